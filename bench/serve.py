@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""What `obelisk serve` adds to a call, beside Triton in the same go: perf_analyzer on an identity model, HTTP and gRPC, small and large.
+"""What `obelisk serve` adds to a call in a process, beside Triton in the same go: perf_analyzer on an identity model, HTTP and gRPC, small
+and large, and wrk, which takes little of the processor itself, with large tensors over HTTP.
 
-  bench/serve.py --perf-analyzer FILE [--triton FILE] [--output bench/results/serve_cpu.json] [--note TEXT]
+  bench/serve.py --perf-analyzer FILE [--triton FILE] [--wrk FILE] [--output bench/results/serve_cpu.json] [--note TEXT]
 
 Rounds alternate between the servers; a row has the median of its rounds. Client and server share the machine.
+`build/bin/in_process_call` makes the calls without a server.
 """
 import argparse
 import csv
@@ -11,8 +13,10 @@ import datetime
 import json
 import os
 import platform
+import re
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -75,11 +79,44 @@ def measure(analyzer, port, protocol, model, connections, seconds, folder):
     return {"per_second": float(row["Inferences/Second"]), "p50_us": float(row["p50 latency"]), "p99_us": float(row["p99 latency"])}
 
 
+def wrk_script(folder):
+    """A request with one large tensor, binary both ways."""
+    size = MODELS["large"]
+    head = json.dumps({"inputs": [{"name": "x", "shape": [1, size], "datatype": "FP32", "parameters": {"binary_data_size": 4 * size}}],
+                       "outputs": [{"name": "y", "parameters": {"binary_data": True}}]})
+    (folder / "body").write_bytes(head.encode() + struct.pack(f"<{size}f", *range(size)))
+    script = folder / "large.lua"
+    script.write_text(f'''wrk.method = "POST"
+local file = io.open("{folder}/body", "rb")
+wrk.body = file:read("*a")
+file:close()
+wrk.headers["Content-Type"] = "application/octet-stream"
+wrk.headers["Inference-Header-Content-Length"] = "{len(head)}"
+''')
+    return script
+
+
+def in_us(text):
+    number, unit = re.fullmatch(r"([\d.]+)(us|ms|s)", text).groups()
+    return round(float(number) * {"us": 1, "ms": 1e3, "s": 1e6}[unit], 1)
+
+
+def measure_wrk(wrk, port, connections, seconds, script):
+    done = subprocess.run([wrk, "-t", "1", "-c", str(connections), "-d", f"{max(round(seconds), 1)}s", "--latency", "-s", str(script),
+                           f"http://127.0.0.1:{port}/v2/models/large/infer"], capture_output=True, text=True, timeout=120)
+    if done.returncode or "Non-2xx" in done.stdout or "Socket errors" in done.stdout:
+        sys.exit(f"{' '.join(done.args)}\n{done.stdout}{done.stderr}")
+    return {"per_second": float(re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)[1]),
+            "p50_us": in_us(re.search(r"50%\s+(\S+)", done.stdout)[1]), "p99_us": in_us(re.search(r"99%\s+(\S+)", done.stdout)[1])}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--perf-analyzer", required=True)
     parser.add_argument("--obelisk", default=ROOT / "build/bin/obelisk")
     parser.add_argument("--triton")
+    parser.add_argument("--wrk", help="https://github.com/wg/wrk, a package of Debian")
+    parser.add_argument("--in-process", default=ROOT / "build/bin/in_process_call")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--threads", default="1", help="of the programs that obelisk serve runs")
@@ -98,19 +135,37 @@ def main():
             for server, (port, _) in servers.items():
                 wait_ready(port, running[server])
             rows = []
+
+            def only(server):
+                for other in running:
+                    running[other].send_signal(signal.SIGCONT if other == server else signal.SIGSTOP)
+
+            def rounds(row, measured):
+                """`measured(port)` of each server in turns: its medians become a row."""
+                found = {server: [] for server in servers}
+                for _ in range(given.rounds):
+                    for server, (port, _) in servers.items():
+                        only(server)
+                        found[server].append(measured(port))
+                for server, results in found.items():
+                    rows.append({"server": server, **row, **{key: round(statistics.median(one[key] for one in results), 1) for key in results[0]}})
+                    print(json.dumps(rows[-1]), flush=True)
+
+            only("")
+            for model in MODELS:
+                done = subprocess.run([given.in_process, folder / "obelisk" / model / "model.onnx", "--seconds", str(given.seconds)],
+                                      capture_output=True, text=True, check=True)
+                rows.append({"server": "none: a call in the process", "bytes": 4 * MODELS[model], **json.loads(done.stdout)})
+                print(json.dumps(rows[-1]), flush=True)
             for model, connections in CASES:
                 for protocol in ("http", "grpc"):
-                    found = {server: [] for server in servers}
-                    for _ in range(given.rounds):
-                        for server, (port, _) in servers.items():
-                            # The one that is not asked does not run.
-                            for other in running:
-                                running[other].send_signal(signal.SIGCONT if other == server else signal.SIGSTOP)
-                            found[server].append(measure(given.perf_analyzer, port + (protocol == "grpc"), protocol, model, connections, given.seconds, folder))
-                    for server, results in found.items():
-                        rows.append({"server": server, "protocol": protocol, "bytes": 4 * MODELS[model], "connections": connections,
-                                     **{key: round(statistics.median(one[key] for one in results), 1) for key in results[0]}})
-                        print(json.dumps(rows[-1]), flush=True)
+                    rounds({"client": "perf_analyzer", "protocol": protocol, "bytes": 4 * MODELS[model], "connections": connections},
+                           lambda port: measure(given.perf_analyzer, port + (protocol == "grpc"), protocol, model, connections, given.seconds, folder))
+            if given.wrk:
+                script = wrk_script(folder)
+                for connections in (1, 2):
+                    rounds({"client": "wrk", "protocol": "http", "bytes": 4 * MODELS["large"], "connections": connections},
+                           lambda port: measure_wrk(given.wrk, port, connections, given.seconds, script))
         finally:
             for process in running.values():
                 process.send_signal(signal.SIGCONT)
@@ -118,7 +173,7 @@ def main():
     cpu = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")][0]
     text = json.dumps({"device": {"cpu": cpu, "cores": os.cpu_count(), "kernel": platform.release()}, "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                        "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
-                       "command": "bench/serve.py --perf-analyzer perf_analyzer" + (" --triton tritonserver" if given.triton else "") + f" --rounds {given.rounds} --seconds {given.seconds:g} --threads {given.threads}",
+                       "command": "bench/serve.py --perf-analyzer perf_analyzer" + (" --triton tritonserver" if given.triton else "") + (" --wrk wrk" if given.wrk else "") + f" --rounds {given.rounds} --seconds {given.seconds:g} --threads {given.threads}",
                        "note": given.note, "rows": rows}, indent=1)
     if given.output:
         given.output.write_text(text + "\n")

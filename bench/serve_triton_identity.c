@@ -1,7 +1,9 @@
 // A backend of Triton's that hands inputs back as outputs, so that bench/serve.py can compare what
-// the two servers add. The functions are those of its tritonbackend.h; only what is called is
+// the two servers add; with BUSY_US in the environment each request takes that many microseconds of
+// its thread's processor time first (bench/serve_overload.py). The functions are those of its tritonbackend.h; only what is called is
 // declared.
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -28,10 +30,19 @@ Opaque* TRITONBACKEND_ModelInstanceReportBatchStatistics(Opaque* instance, uint6
                                                          uint64_t start, uint64_t compute_start,
                                                          uint64_t compute_end, uint64_t end);
 
-static uint64_t now(void) {
+static uint64_t read_clock(clockid_t clock) {
   struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
+  clock_gettime(clock, &time);
   return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+static uint64_t now(void) { return read_clock(CLOCK_MONOTONIC); }
+
+static void be_busy(void) {
+  const char* text = getenv("BUSY_US");
+  if (!text) return;
+  const uint64_t until = read_clock(CLOCK_THREAD_CPUTIME_ID) + strtoull(text, 0, 10) * 1000;
+  while (read_clock(CLOCK_THREAD_CPUTIME_ID) < until) {
+  }
 }
 
 Opaque* TRITONBACKEND_ModelInstanceExecute(Opaque* instance, Opaque** requests, uint32_t count) {
@@ -46,6 +57,7 @@ Opaque* TRITONBACKEND_ModelInstanceExecute(Opaque* instance, Opaque** requests, 
     int datatype, memory = 0;
     int64_t id = 0;
     const uint64_t start = now();
+    be_busy();
     TRITONBACKEND_ResponseNew(&response, requests[k]);
     TRITONBACKEND_RequestInputByIndex(requests[k], 0, &input);
     TRITONBACKEND_InputProperties(input, &name, &datatype, &shape, &dims, &bytes, &buffers);

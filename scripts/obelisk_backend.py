@@ -237,7 +237,7 @@ class Prepared(BackendRep):
 
 
 class ObeliskBackend(Backend):
-    program = Program()  # whoever runs many cases puts a program with their flags and time here
+    program = Program()  # what runs many cases puts a program with their flags and time here
 
     @classmethod
     def supports_device(cls, device):

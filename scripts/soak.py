@@ -35,7 +35,7 @@ folder = Path(tempfile.mkdtemp(prefix="obelisk-soak-"))
 for name in ("mlp", "other", "third"):
     save_mlp(folder / "models" / name)
 save_types(folder / "models" / "types")
-server = Server(folder / "models", {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}, "--worker-process", "--max-body", "8", "--body-timeout", "2", "--threads", "1")
+server = Server(folder / "models", {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}, "--worker-process", "--max-body", "8", "--body-timeout", "2", "--threads", "1", ends_with_us=True)
 stop, counts, wrong = threading.Event(), {}, []
 
 

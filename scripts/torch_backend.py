@@ -32,7 +32,7 @@ MODELS = [f"transformers.{name}" for name in (
         "eva02_tiny_patch14_224 fastvit_t8 ghostnet_050 hardcorenas_a mambaout_femto poolformer_s12 mixer_s32_224 gmlp_ti16_224 "
         "mobilevit_xxs mvitv2_tiny regnety_002 resnet10t ecaresnet26t skresnet18 twins_svt_small vit_tiny_patch16_224 "
         "xcit_nano_12_p16_224").split()]
-MODELS = [name for pair in zip(MODELS[:30], MODELS[30:], strict=True) for name in pair]  # whoever stops early has some of both
+MODELS = [name for pair in zip(MODELS[:30], MODELS[30:], strict=True) for name in pair]  # a run that stops early has some of both
 TOLERANCE = 1e-4    # of the largest output's size; beyond it PyTorch in f64 judges, as scripts/zoo_wide_check.py does
 CONDITIONING = 4
 RUNS = 30

@@ -48,7 +48,7 @@ try:
 except (ImportError, OSError) as absent:
     if __name__ != "__main__":
         raise
-    sys.stdin.readline()  # who asks hears why
+    sys.stdin.readline()  # the parent reads why
     print(json.dumps(answer_of(refusal_of_import(absent))), flush=True)
     sys.exit()
 

@@ -171,7 +171,7 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
       "import",
       [&] {
         const Status status = put(made.graph, import(network, options, made));
-        made.imported = made.graph;  // inside the step: whoever stops at it reads the import too
+        made.imported = made.graph;  // inside the step, so that stopping at it includes the import
         return status;
       },
       [&] { return graph::verify(made.graph); },

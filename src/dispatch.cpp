@@ -134,7 +134,8 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
     times += fmt::format("{}{} {:.1f}", times.empty() ? "" : ", ", us->first, us->second);
     const auto waves_us = profile.us.find("waves");
     const auto best_us = profile.us.find(dispatches[best].policy);
-    if ((waves_us == profile.us.end() || us->second < schedule::kWorthLeaving * waves_us->second) &&
+    if ((waves_us == profile.us.end() ||
+         us->second < machine::thresholds::kWorthLeaving * waves_us->second) &&
         (best_us == profile.us.end() || us->second < best_us->second))
       best = k;
   }

@@ -1,7 +1,7 @@
 /// dispatch.h — which kernels of a graph may run beside which, and in what order they are launched.
 /// Stands beside compile.cpp.
 ///
-/// The rules are schedule/dispatch.h's; here they learn what each kernel asks for, from the
+/// The rules are schedule/dispatch.h's; here they get what each kernel needs, from the
 /// compiled code.
 #pragma once
 

@@ -6,7 +6,7 @@ namespace obelisk::compiler {
 
 int64_t reduction_parts(const machine::Machine& machine, const Type& type, int64_t outputs,
                         int64_t inner) {
-  constexpr int64_t kLanes = 64;  // columns that one worker takes side by side
+  constexpr int64_t kLanes = machine::thresholds::kLanesOfWorker;
   const int64_t workers = std::max<int64_t>(inner >= kLanes ? outputs / kLanes : outputs, 1);
   const int64_t parts = machine.sms / workers;
   const double nanos =

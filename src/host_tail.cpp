@@ -86,7 +86,7 @@ frontends::ImportOptions with_values(const std::vector<std::string>& names,
 }
 
 /// The model's word for an output's type; extents that it leaves open, or that a symbol stands
-/// for, are -1. Where it says no shape: that of `seen`, of which only the rank is sure.
+/// for, are -1. Where it says no shape: that of `seen`, of which only the rank is certain.
 Type declared_type(const ValueDef& output, const Type* seen) {
   Type type;
   type.dtype =

@@ -26,7 +26,7 @@ class KernelProfiles {
   explicit KernelProfiles(const std::string& folder);
 
   std::optional<KernelProfile> find(const Hash& key) const;
-  /// `kernels`: what the compiled code asks for, kept with the times for whoever reads the
+  /// `kernels`: what the compiled code needs, kept with the times for readers of the
   /// database.
   void keep(const Hash& key, const runtime::DeviceReport& device,
             const std::vector<schedule::Kernel>& kernels, const KernelProfile& profile) const;

@@ -5,7 +5,7 @@
 ///
 /// libxsmm runs as we would use it: weights packed ahead into panels, one call per (row tile,
 /// panel), a thread per half of the panels. oneDNN runs its own matmul primitive with weights in
-/// the format it asks for. BLIS and OpenBLAS are opened at run time (OBELISK_BLIS, OBELISK_OPENBLAS
+/// the format it takes. BLIS and OpenBLAS are opened at run time (OBELISK_BLIS, OBELISK_OPENBLAS
 /// name the libraries) and multiply plain row-major matrices, for they have no packed form. Each
 /// number is the median of the repeats.
 #include <dlfcn.h>

@@ -73,7 +73,7 @@ class Pair {
   std::thread helper_;
 };
 
-/// Runs tasks [0, count), whoever is free takes the next, again and again; seconds of the fastest
+/// Runs tasks [0, count), a free thread takes the next, again and again; seconds of the fastest
 /// round.
 double least_seconds(int threads, double seconds, int64_t count,
                      const std::function<void(int, int64_t)>& task) {

@@ -159,7 +159,7 @@ struct ServedModel {
   std::string name;
   bool ready = false;
   std::string reason;                 // why it is not, where it failed
-  std::vector<Port> inputs, outputs;  // an extent of -1: rows that requests choose
+  std::vector<Port> inputs, outputs;  // an extent of -1: rows that requests choose (bytes 0 then)
   int programs = 0;                   // by batch and width, that answer by now
   int64_t memory_bytes = 0;           // workspaces, and weights when they are there
   bool weights_here = true;           // on the device; else they come back when they are wanted

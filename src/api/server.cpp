@@ -1,5 +1,6 @@
 #include "obelisk/server.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -42,15 +43,27 @@ struct Reply::State {
   serve::RequestKey key = 0;
 };
 
+/// Files of models may be cut while they load and are served.
+struct Copies {
+  Copies() { MappedFile::open_copies(); }
+  ~Copies() { MappedFile::open_copies(false); }
+  Copies(const Copies&) = delete;
+};
+
 struct Server::State {
+  Copies copies;  // as long as the engine reads
   std::shared_ptr<serve::Engine> engine;
 };
 
 namespace {
 
-Port port_of(const std::string& name, DType dtype, const Shape& shape, size_t bytes) {
-  Port port{name, static_cast<Element>(dtype), shape, 0, bytes};
+/// `count` and `bytes` are 0 where requests choose an extent.
+Port port_of(const std::string& name, DType dtype, const Shape& shape) {
+  Port port{name, static_cast<Element>(dtype), shape, 0, 0};
+  const bool chosen = std::any_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; });
+  if (chosen) return port;
   port.count = checked_element_count(shape).value_or(0);
+  if (port.count > 0) port.bytes = static_cast<size_t>(Type{dtype, shape}.bytes());
   return port;
 }
 
@@ -124,7 +137,8 @@ Server::Server(const ServerOptions& options) {
     wanted.compiler = options.compiler, wanted.cache = options.cache;
     wanted.memory_limit = options.memory_limit, wanted.record = options.record;
     wanted.policy = value_or_raise(serve::policy_named(options.policy));
-    state_ = std::make_unique<State>(State{serve::make_engine(std::move(wanted))});
+    state_ = std::make_unique<State>();
+    state_->engine = serve::make_engine(std::move(wanted));
   });
 }
 Server::Server(Server&&) noexcept = default;
@@ -178,9 +192,9 @@ std::vector<ServedModel> Server::models() const {
                         .memory_bytes = info.memory_bytes,
                         .weights_here = info.weights_here};
       for (const serve::PortInfo& port : info.inputs)
-        model.inputs.push_back(port_of(port.name, port.dtype, port.shape, 0));
+        model.inputs.push_back(port_of(port.name, port.dtype, port.shape));
       for (const serve::PortInfo& port : info.outputs)
-        model.outputs.push_back(port_of(port.name, port.dtype, port.shape, 0));
+        model.outputs.push_back(port_of(port.name, port.dtype, port.shape));
       const serve::ModelCounts& counts = info.counts;
       model.answered = counts.ok, model.failed = counts.failed, model.rejected = counts.rejected,
       model.late = counts.late, model.cancelled = counts.cancelled;
@@ -233,8 +247,7 @@ Reply Server::submit(const std::string& model, std::vector<Input> inputs,
       auto made = std::make_shared<Response::State>();
       if (answer.error) made->error = answer.error->text();
       for (const serve::OutputView& output : answer.outputs)
-        made->outputs.push_back(
-            port_of(output.name, output.dtype, output.shape, output.bytes.size()));
+        made->outputs.push_back(port_of(output.name, output.dtype, output.shape));
       if (answer.trace) {
         serve::Trace& trace = *answer.trace;
         made->trace = RequestTrace{std::move(trace.variant),

@@ -72,7 +72,7 @@ bool take_place([[maybe_unused]] const std::string& of, [[maybe_unused]] const s
   return false;
 }
 
-std::atomic<bool> copies{false};
+std::atomic<int> copies{0};  // who asked for them and has not taken it back
 
 Error changed(const std::string& path) {
   return Error{.code = Code::kUsage,
@@ -82,8 +82,10 @@ Error changed(const std::string& path) {
 }
 
 Status read_all(int file, const std::string& path, char* to, size_t bytes) {
+  // A call that copies much keeps its core for as long as that takes, whoever else waits for it.
+  constexpr size_t kPiece = 256 << 10;
   while (bytes > 0) {
-    const ssize_t got = ::read(file, to, std::min(bytes, size_t{1} << 30));
+    const ssize_t got = ::read(file, to, std::min(bytes, kPiece));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return file_error("read", path, errno);
     if (got == 0) return changed(path);
@@ -113,7 +115,7 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
   out->path_ = path;
   out->size_ = static_cast<size_t>(status.st_size);
   if (out->size_ > 0) {
-    const bool copy = copies;
+    const bool copy = copies > 0;
     void* data = copy ? ::mmap(nullptr, out->size_, PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                       : ::mmap(nullptr, out->size_, PROT_READ, MAP_PRIVATE, file.number, 0);
@@ -136,7 +138,7 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
   return std::shared_ptr<const MappedFile>(std::move(out));
 }
 
-void MappedFile::open_copies(bool yes) { copies = yes; }
+void MappedFile::open_copies(bool yes) { copies += yes ? 1 : -1; }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);

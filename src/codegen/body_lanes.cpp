@@ -8,8 +8,10 @@
 namespace obelisk::codegen {
 
 void BodyEmitter::rows() {
+  using namespace kernels::vector_bounds;
   if (tiles_.vectors && !nest_.lanes_in_rows)
-    out_ += fmt::format("  OBK_SHARE_ROWS({});\n", nest_.column_count() >= 2048 ? 256 : 32);
+    out_ += fmt::format("  OBK_SHARE_ROWS({});\n",
+                        nest_.column_count() >= kLongRowByLane ? kThreads : kWarp);
   if (nest_.lanes_in_rows) {
     out_ += fmt::format("  OBK_FOR_ROW_BLOCKS(r, n, {}) {{\n", extent(lane_));
     out_ += decode("r", "    ", false);

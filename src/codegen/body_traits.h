@@ -1,7 +1,7 @@
 /// codegen/body_traits.h — what the runtime must know of a body, beside its text.
 ///
 ///   in   what code generation decided while it wrote the text
-///   out  fields that say how the body's kernel is built and launched; nobody looks for them in the
+///   out  fields that say how the body's kernel is built and launched; they are not searched in the
 ///   text
 ///
 /// They are part of a body's identity: works share a body where text and traits are the same. They

@@ -10,7 +10,7 @@
 
 namespace obelisk::codegen {
 
-/// Fields of `g`, by which the tile is asked; empty where nobody wants them.
+/// Fields of `g`, that request them of the tile; empty where none are needed.
 std::string statistics_fields(const stitch::Group& group, const schedule::Work& work);
 /// The same before a tile that does not give them itself (those of a grid have no such rows:
 /// schedule/tile_gemm.cpp).

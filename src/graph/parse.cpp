@@ -317,7 +317,7 @@ class Parser {
     }
     const auto found = weights_.find(hash);
     if (found == weights_.end()) {
-      return error_at(start, "this tensor is told only by its hash",
+      return error_at(start, "this tensor is given only by its hash",
                       "print it with all its data, or give the weights beside the text");
     }
     const Tensor& known = found->second;
@@ -528,7 +528,7 @@ class Parser {
       const ValueId value = graph_.node(*id).outputs[k];
       if (graph_.type(value) != made[k].type) {
         return error_at(made[k].place,
-                        fmt::format("%{} is told to be {}, but {} makes {}", made[k].number,
+                        fmt::format("%{} is declared as {}, but {} makes {}", made[k].number,
                                     to_string(made[k].type), name, to_string(graph_.type(value))));
       }
       graph_.value(value).name = std::move(made[k].name);

@@ -222,7 +222,7 @@ std::string print(const Graph& graph, NodeId id) { return Printer(graph, {}).nod
 
 namespace {
 
-/// Every tensor that print() tells by its hash.
+/// Every tensor that print() names by its hash.
 template <typename Visit>
 void for_each_hashed(const Graph& graph, const PrintOptions& options, const Visit& visit) {
   const auto look = [&](const Tensor& tensor) {

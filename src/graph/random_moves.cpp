@@ -443,7 +443,7 @@ class Mover : public RandomMaker {
     return reshaped(transposed(reshaped(x, apart), order), shape);
   }
 
-  // Channels of a few groups, dealt out: channel c of group g becomes channel g of group c.
+  // Channels of a few groups, shuffled: channel c of group g becomes channel g of group c.
   bool shuffle() {
     const ValueId x = pick(1);
     if (x == kNone) return false;

@@ -13,22 +13,22 @@ inline constexpr int64_t kFewestRows = 49, kMostRows = 64;
 }
 
 /// Rows of GEMMs with a pipelined kernel (pipelined_gemm.cuh). With more rows the kernel is a grid
-/// of tiles, two on each worker, so that one's epilogue overlaps the other's main loop: a layer of
-/// BERT-base with 1024 rows takes 58 us so on an H200, pipelined 67 (h200_networks.json).
+/// of tiles, two on each worker, so that one's epilogue overlaps the other's main loop
+/// (h200_networks.json, bert_b8).
 namespace pipelined_bounds {
 inline constexpr int64_t kFewestRows = 33, kMostRows = 511;
 inline constexpr int64_t kTileRows = 64;
 inline constexpr int64_t kClusterColumns = 112;  // of a tile that a cluster computes
 }  // namespace pipelined_bounds
 
-/// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh). Measured with 128
-/// and 197 rows.
+/// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh). Fit to 128
+/// and 197 rows; not on record.
 namespace statistics_bounds {
 inline constexpr int64_t kFewestRows = 33, kMostRows = 256;
 }
 
 /// GEMM tiles that take their weights page by page in a dataflow program (gemm_skinny.cuh): all of
-/// A and four planes of sums in shared memory, a few pages' code. A body that is told so asserts
+/// A and four planes of sums in shared memory, a few pages' code. A body with that promise asserts
 /// it.
 namespace dataflow_bounds {
 inline constexpr int64_t kMostRows = 8, kMostColumns = 128;
@@ -50,5 +50,41 @@ inline constexpr int64_t kFewestKeysOfSplit = 64;
 inline constexpr int64_t kMostKvSplits = 16,
                          kMostKvSplitsJoined = 8;  // in a dataflow program; else
 }  // namespace split_kv_bounds
+
+/// Bodies without a tile on a GPU: how the threads of a CTA share rows (codegen/vectors/). Chosen
+/// by what registers and shared memory hold, not measured one by one.
+namespace vector_bounds {
+inline constexpr int64_t kThreads = 256, kWarp = 32;  // of a CTA, of a warp
+inline constexpr int64_t kLoadBytes = 16;             // the widest load of a thread
+// Registers of a thread: of a batch's loads and of values that stay, of a batch where several tasks
+// share an SM, of a row that is not walked.
+inline constexpr int64_t kMostRegisters = 96, kFewRegisters = 48, kMostRegistersOfRow = 144;
+/// Registers of a thread's batch up to which an SM has room for four, three and two CTAs of a grid:
+/// of a batch; of a row that all threads share, and of one whose packs are unpacked again in each
+/// pass. h200_memory.json, layernorm_8192: fit.
+struct CtasByRegisters {
+  int64_t four, three, two;
+};
+inline constexpr CtasByRegisters kOfBatch{kFewRegisters, 64, 104}, kOfSharedRow{16, 32, 104},
+    kOfUnpackedRow{16, 48, 104};
+inline constexpr int64_t kColumnRegisters = 64, kMostColumnsAtOnce = 32;  // in flight, of strided
+                                                                          // columns
+inline constexpr int64_t kMostVectorsOfWarp = 128;  // of a row; all warps share a longer one
+// Rows of more columns, of which there are no more than two an SM, are shared by all threads.
+inline constexpr int64_t kLongRow = 512, kFewRows = 256;
+inline constexpr int64_t kLongRowByLane = 2048;   // the same, of rows that go lane by lane
+inline constexpr int64_t kFewestTransposed = 32;  // rows and columns of a square
+// Batches that are loaded ahead of their use: how many, and the bytes of one.
+inline constexpr int64_t kFewestSlots = 3, kMostSlots = 6, kMostSlotBytes = 32 * 1024;
+
+/// Threads that share the strided columns of a row, by their number alone: so a row's bits do not
+/// depend on how many rows there are.
+constexpr int64_t threads_of_columns(int64_t columns) {
+  return columns >= 1024 ? 16 : columns >= 32 ? 8 : 1;
+}
+}  // namespace vector_bounds
+
+/// Columns of a GEMM's or convolution's tile whose size a cost decides.
+inline constexpr int64_t kMostTileColumns = 256;
 
 }  // namespace obelisk::kernels

@@ -1,9 +1,27 @@
 /// machine/costs.h — what the cost models of the compiler take from a machine, beside the rates in
 /// Machine: fitted once, used to choose and to predict. Values with their sources: costs_cuda.h,
-/// costs_cpu.h. A unit that is not named is nanoseconds.
+/// costs_cpu.h. A unit that is not named is nanoseconds. `thresholds`: bounds of choices, the same
+/// for every machine.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 namespace obelisk::machine {
+
+/// All steps of a recurrent layer as one block (ops/block.cpp). R, the recurrent weights, lies in
+/// registers as far as they suffice; the rest is read again each step.
+struct RecurrenceCosts {
+  double begin = 0;                 // of the block
+  double step = 0;                  // of a step beside its products, where one member runs it
+  double exchange_step = 0;         // the same where the members of a gang exchange the state
+  double register_16 = 0;           // of a register of R in 16 bits, in each step
+  double register_32 = 0;           // in 32 bits, for each sequence
+  double register_read_again = 0;   // of a register that has no place, in each step
+  int64_t most_registers = 0;       // of R in a member's thread; with more, ops step by step are
+                                    // quicker
+  double multiply_adds_a_nano = 0;  // of a worker that is one thread
+};
 
 struct Costs {
   // What a task, a phase, a kernel takes beside its work.
@@ -27,6 +45,7 @@ struct Costs {
   double batch_slice = 0;   // for each column of a thread where threads share a long reduction
   // Sizes that were fitted.
   double grid_task_bytes = 0;  // bytes that a task of a memory-bound grid moves
+  RecurrenceCosts recurrence;
 };
 
 /// What the hardware does at most, a worker's share each: floors come from these and from nothing
@@ -38,5 +57,32 @@ struct Peaks {
   double memory_bytes = 0;                // bytes a ns from memory
   double cache_capacity = 0;              // bytes of the last cache, of the whole machine
 };
+
+/// Chosen, not measured: each keeps a choice from costing more than it can gain, on any machine.
+namespace thresholds {
+// passes
+inline constexpr int64_t kEarlyElements = 16384;  // of a concatenation's early pieces, that a copy
+                                                  // of their own is worth
+inline constexpr int64_t kManyRows = 512;         // of a product whose tiles fill all workers
+inline constexpr int64_t kWastedTaps = 4;  // taps of zero for each tap of a transposed convolution
+// stitch
+inline constexpr double kComputedAgain = 16384;      // elements that readers compute again, so that
+inline constexpr double kComputedAgainShare = 0.05;  // a value need not be stored; of its elements
+inline constexpr size_t kMostReadsLeft = 6;          // reads, and nodes of the expression, of what
+inline constexpr int kMostExprsLeft = 48;            // readers compute
+inline constexpr int64_t kWidenedElements = 65536;   // of a group of fewer rows than workers, that
+                                                     // takes its reader's columns
+// schedule
+inline constexpr int kWavesAhead = 12;         // waves that a copy may wait in memory
+inline constexpr double kAsLong = 1;           // ns that two waves may differ in and count as equal
+inline constexpr double kAsIdle = 0.01;        // the same, as a share of a wave
+inline constexpr int64_t kTaskColumns = 4;     // what a dataflow GEMM's task costs beside its
+                                               // weights, in columns of weights
+inline constexpr double kAsUrgent = 0.9;       // of the longest remaining path: as urgent as it
+inline constexpr size_t kMostUrgent = 16;      // kernels that are compared
+inline constexpr double kWorthLeaving = 0.99;  // of the time of the plainest dispatch
+// fit
+inline constexpr int64_t kLanesOfWorker = 64;  // columns of a reduction that a worker takes at once
+}  // namespace thresholds
 
 }  // namespace obelisk::machine

@@ -23,6 +23,7 @@ inline constexpr Costs kCosts = {
     .gemm_task = 300,
     .block_over_roof = 16,  // about the lanes of a vector
     .cache_over_memory = 4,
+    .recurrence = {.multiply_adds_a_nano = 10},
 };
 
 // What a core does at most, by its data sheet: two units of 512 bits at 3.5 GHz, AMX for 16 bits.

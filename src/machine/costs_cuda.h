@@ -75,6 +75,14 @@ inline constexpr Costs kCosts = {
     .batch_column = 330,        // the same
     .batch_slice = 58,          // h200_predictions.json, global_means: fit
     .grid_task_bytes = 25e3,    // h200_memory.json, dealt: fit
+    // Not on record: fit; register_read_again: what one SM gets from the second-level cache.
+    .recurrence = {.begin = 2000,
+                   .step = 250,
+                   .exchange_step = 700,
+                   .register_16 = 0.25,
+                   .register_32 = 0.5625,
+                   .register_read_again = 10,
+                   .most_registers = 1024},
 };
 
 /// A phase beside its tasks, as a share of a grid barrier: a node of a graph whose kernels overlap

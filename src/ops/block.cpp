@@ -201,10 +201,10 @@ std::optional<Block> recurrence(const Call& call, const Gangs& gangs) {
   const bool threads = gangs.registers > 0;
   const int gang =
       gangs.most > 1 && registers(1) > gangs.registers ? gangs.most : std::min(gangs.most, 1);
-  // A step reads the rest again, 10 ns a register at what one SM gets from its second-level cache:
-  // far beyond, all SMs step by step are quicker.
-  constexpr int64_t kMostRegisters = 1024;
-  if (gang < 1 || (threads && registers(gang) > (gang > 1 ? kMostRegisters : gangs.registers)))
+  const machine::RecurrenceCosts& costs = gangs.costs;
+  // A gang's step reads what has no place again.
+  if (gang < 1 ||
+      (threads && registers(gang) > (gang > 1 ? costs.most_registers : gangs.registers)))
     return std::nullopt;
   const int64_t batch = std::min<int64_t>(shape.batch, OBK_RECURRENT_BATCH);
   const int64_t parts = shape.directions * ((shape.batch + batch - 1) / batch);
@@ -216,18 +216,17 @@ std::optional<Block> recurrence(const Call& call, const Gangs& gangs) {
     block.scratch = batch * shape.hidden * obk_recurrent_floats(shape.gates) * 4;
     const double macs =
         static_cast<double>(shape.length * batch * shape.gates * shape.hidden * shape.hidden);
-    block.nanos = macs / 10;
+    block.nanos = macs / costs.multiply_adds_a_nano;
     return block;
   }
   block.exchange = parts * (gang + 2 * batch * shape.hidden) * 8;
   block.scratch = obk_recurrent_scratch(shape.hidden, batch, half ? 2 : 4);
-  const double multiply =
-      half ? 4.0 : 9.0 * static_cast<double>(batch);  // of a register, on one SM
-  block.nanos =
-      2000 + static_cast<double>(shape.length) * (gang > 1 ? 700 : 250) +
-      static_cast<double>(shape.length * registers(gang)) * multiply / 16 +
-      static_cast<double>(shape.length * std::max<int64_t>(registers(gang) - gangs.registers, 0)) *
-          10;
+  const double multiply = half ? costs.register_16 : costs.register_32 * static_cast<double>(batch);
+  const int64_t again = std::max<int64_t>(registers(gang) - gangs.registers, 0);
+  block.nanos = costs.begin +
+                static_cast<double>(shape.length) * (gang > 1 ? costs.exchange_step : costs.step) +
+                static_cast<double>(shape.length * registers(gang)) * multiply +
+                static_cast<double>(shape.length * again) * costs.register_read_again;
   return block;
 }
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "machine/machine.h"
 #include "ops/ops.h"
 
 namespace obelisk::ops {
@@ -22,6 +23,7 @@ struct Gangs {
   int most = 0;           // workers of a group, a power of two; 0: there are no groups
   int64_t registers = 0;  // 32-bit registers of a thread that may hold weights; 0: a worker is one
                           // thread with memory enough
+  machine::RecurrenceCosts costs = {};
 };
 
 struct Block {

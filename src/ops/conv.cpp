@@ -25,7 +25,7 @@ Result<ConvShape> common_shape_of(const Call& call, int x, int w) {
     return bad_call(call,
                     fmt::format("kernel_shape {} but the weights are {}",
                                 to_string(call.attrs.get_ints("kernel_shape")), to_string(shape.w)),
-                    "leave kernel_shape out; the weights tell it");
+                    "leave kernel_shape out; it follows from the weights");
   }
   shape.groups = call.attrs.get_int("group", 1);
   shape.batch = shape.x[0];

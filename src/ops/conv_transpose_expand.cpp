@@ -1,4 +1,4 @@
-// ConvTranspose told as a convolution over the stride's phases.
+// ConvTranspose decomposed into a convolution over the stride's phases.
 //
 // Output o lies at p = o + begin in the uncut result. Elements with p % stride == r are a phase:
 // they meet the kernel's elements r, r + stride, ... and the inputs at q = p / stride, q - 1, ...
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "machine/machine.h"
 #include "ops/conv.h"
 #include "ops/expand_steps.h"
 #include "ops/moves.h"
@@ -62,7 +63,7 @@ Tensor phase_weights(const ConvShape& shape, const std::vector<PhaseAxis>& axes,
     for (size_t d = 0; d < axes.size(); ++d) {
       const int64_t place = at[d] * (axes[d].phases == 1 ? 1 : shape.window.dilations[d]);
       phase = phase * axes[d].phases + place % axes[d].phases;
-      tap = tap * axes[d].taps + axes[d].taps - 1 - place / axes[d].phases;  // turned around
+      tap = tap * axes[d].taps + axes[d].taps - 1 - place / axes[d].phases;  // reversed
     }
     for (int64_t group = 0; group < shape.groups; ++group) {
       for (int64_t c = 0; c < shape.group_inputs; ++c) {
@@ -83,7 +84,6 @@ Tensor phase_weights(const ConvShape& shape, const std::vector<PhaseAxis>& axes,
 }  // namespace
 
 std::vector<int32_t> expand_conv_transpose(const Call& call, Expander& expander) {
-  constexpr int64_t kMostWaste = 4;  // taps of zero for each of the kernel: then phases do not pay
   const Tensor* weights = call.constant(1);
   const ConvShape shape = *conv_transpose_shape(call);
   if (!weights || call.out().count() == 0 || call.in(0).count() == 0) return {};
@@ -101,7 +101,8 @@ std::vector<int32_t> expand_conv_transpose(const Call& call, Expander& expander)
     dilations.push_back(axis->dilation);
     kernel.push_back(axis->taps);
   }
-  if (phases * taps > kMostWaste * shape.window.kernel_count()) return {};
+  // With more taps of zero phases do not pay.
+  if (phases * taps > machine::thresholds::kWastedTaps * shape.window.kernel_count()) return {};
 
   Steps steps(expander);
   std::vector<Steps::Value> inputs{steps.in(0),

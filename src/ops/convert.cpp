@@ -104,7 +104,7 @@ Status reference_cast(const Call& call, std::span<const Tensor* const> inputs,
       copy_element(out, n, in, n);
       continue;
     }
-    uint64_t rounded = 0;  // one element of the type that the call asks for
+    uint64_t rounded = 0;  // one element of the type to which the call converts
     if (to == DType::f8e8m0) {
       const double value = real ? in.get_double(n) : static_cast<double>(in.get_int(n));
       set_double(&rounded, to, 0, round_to_power(value, mode, saturate));

@@ -1,5 +1,5 @@
-// The reference of elementwise ops, told from their definitions and not from the loop form, because
-// each checks the other.
+// The reference of elementwise ops, written from their definitions and not from the loop form,
+// because each checks the other.
 #include <algorithm>
 #include <cmath>
 #include <functional>

@@ -161,7 +161,7 @@ ExprId Exprs::binary(Scalar scalar, ExprId x, ExprId y) {
         to_string(value_type(nodes_[y])));
   Expr expr{.scalar = scalar, .dtype = is_comparison(scalar) ? DType::b1 : type};
   // Constants go right and equal arguments get one order, so that equal expressions meet in the
-  // pool. Floating add and mul are commutative too (only the payload of a NaN could tell).
+  // pool. Floating add and mul are commutative too (but for the payload of a NaN).
   if (is_commutative(scalar)) {
     const bool x_const = nodes_[x].scalar == Scalar::kConst,
                y_const = nodes_[y].scalar == Scalar::kConst;
@@ -514,7 +514,7 @@ ExprId Exprs::import(const Exprs& other, ExprId id, std::span<const ExprId> coor
         result = load(expr.slot, expr.dtype, std::move(at), guard, otherwise);
         break;
       }
-      // Loads are seen in this order by whoever imports, so it is fixed: the last argument first.
+      // An import meets loads in this order, so it is fixed: the last argument first.
       case Scalar::kSelect: {
         const ExprId no = copy(expr.args[2]), yes = copy(expr.args[1]);
         result = select(copy(expr.args[0]), yes, no);

@@ -166,12 +166,12 @@ int64_t number_of_dtype(DType dtype);
 /// -1 counts from the end. Error kBadModel when outside [-rank, rank).
 Result<int64_t> normalize_axis(const Call& call, int64_t axis, int64_t rank);
 
-// ---- shared columns of the table --------------------------------------------------------------------------------
+// ---- shared columns of the table ----------------------------------------------------------------
 Cost cost_move(const Call& call);    // reads and writes every byte once, no flops
 Cost cost_map(const Call& call);     // the same, one flop an element of the output
 Cost cost_reduce(const Call& call);  // the same, one flop an element of the input
 
-// ---- what tiles need to know ------------------------------------------------------------------------------------
+// ---- what tiles need to know --------------------------------------------------------------------
 /// A convolution with every default filled in; one entry a spatial axis. Output o reads input o *
 /// stride + k * dilation - begin.
 struct ConvGeometry {
@@ -184,3 +184,4 @@ Result<ConvGeometry> conv_geometry(const Call& call);
 
 #include "ops/block.h"  // last, because they speak of the types above
 #include "ops/expand.h"
+#include "ops/scalar_values.h"

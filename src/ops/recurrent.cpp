@@ -114,7 +114,7 @@ class Cell {
   }
 
   /// `fed` [3*H]: X W^T + its bias. `back` [3*H]: H R^T. `recurrent` [H, H]: R of the hidden gate,
-  /// turned, for the rule that resets before the product.
+  /// transposed, for the rule that resets before the product.
   void step_gru(const double* fed, const double* back, const double* back_bias,
                 const double* recurrent, double* h) const {
     const bool linear = call_.attrs.get_int("linear_before_reset", 0) != 0;
@@ -267,7 +267,7 @@ Status reference_recurrent(const Call& call, std::span<const Tensor* const> inpu
         transposed(r.data() + direction * rows * hidden, rows, hidden);
     const double* in_bias = biases.data() + direction * 2 * rows;
     const double* back_bias = in_bias + rows;
-    // R of GRU's hidden gate alone, [H, H] turned.
+    // R of GRU's hidden gate alone, [H, H] transposed.
     const std::vector<double> candidate =
         call.op == Op::GRU
             ? transposed(r.data() + (direction * rows + 2 * hidden) * hidden, hidden, hidden)

@@ -1,5 +1,5 @@
 // RotaryEmbedding: with angle a of its position, a pair (x, y) becomes (cos a x - sin a y, sin a x
-// + cos a y). Pairs are neighbours (interleaved) or lie half of the turned part apart.
+// + cos a y). Pairs are neighbours (interleaved) or lie half of the rotated part apart.
 #include "ops/arrays.h"
 #include "ops/attention.h"
 #include "ops/dtype_set.h"

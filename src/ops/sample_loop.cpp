@@ -58,7 +58,7 @@ struct GridAxis {
   }
 
   // The coordinate of a tap, a whole number as a float; where taps outside are zero, `guard` also
-  // asks for this one to be inside. It asks in floats, for a NaN or a number beyond all integers
+  // needs this one to be inside. It compares floats, for a NaN or a number beyond all integers
   // has no index.
   ExprId index(ExprId tap, ExprId& guard) const {
     if (plan.outside == Outside::kReflection) tap = reflected(tap);

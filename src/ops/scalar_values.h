@@ -1,5 +1,6 @@
-/// ops/scalar_values.h — what the scalar ops of a loop do to values, for constant folding and for
-/// evaluate(): the slow meaning that generated bodies must agree with.
+/// ops/scalar_values.h — what the scalar ops of a loop do to values, for constant folding,
+/// evaluate() and the shadow run of task tables: the slow meaning that generated bodies must agree
+/// with.
 #pragma once
 
 #include "ops/loop.h"

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "machine/machine.h"
 #include "passes/rewrite.h"
 
 namespace obelisk::passes {
 namespace {
-
-constexpr int64_t kLeastElements = 16384;  // of the early pieces; a copy of fewer costs its task
 
 /// By value: whether it is an input, a constant, or moves and casts of such.
 std::vector<bool> early_values(const Graph& graph) {
@@ -36,7 +35,7 @@ bool is_stored_in_place(const Graph& graph, ValueId value) {
 bool takes_early_pieces(const Graph& graph, const Node& concat, const std::vector<bool>& early) {
   int64_t before = 0, made = 0;
   for (ValueId v : concat.inputs) (early[v] ? before : made) += graph.type(v).count();
-  return made > 0 && before >= std::max(made, kLeastElements);
+  return made > 0 && before >= std::max(made, machine::thresholds::kEarlyElements);
 }
 
 }  // namespace

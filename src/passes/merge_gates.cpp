@@ -55,7 +55,7 @@ void merge(Graph& graph, const Product& a, const Product& b) {
 }  // namespace
 
 Result<Graph> merge_gates(Graph graph, Remarks* remarks) {
-  // By input, op and the way the weights lie, those that found nobody yet.
+  // By input, op and the way the weights lie, those without a partner yet.
   std::map<std::tuple<ValueId, Op, bool>, std::vector<Product>> waiting;
   std::vector<std::pair<Product, Product>> pairs;
   for (NodeId id : graph.order()) {

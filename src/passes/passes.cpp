@@ -34,7 +34,7 @@ std::vector<Pass> table(const Options& options) {
       {"merge_gates", "a gate and what it gates become halves of one product", merge_gates},
       {"fold_batch_norm", "scales and shifts of channels go into weights and biases",
        fold_batch_norm},
-      {"convert_precision", "all arithmetic in the type that --precision asks for", precise},
+      {"convert_precision", "all arithmetic in the type that --precision names", precise},
       {"expand", "composite ops are decomposed into simpler ones, which fuse", silent(expand)},
       {"stage_conv_inputs",
        "a convolution's row-major input gets a copy that may be stored channels-last",

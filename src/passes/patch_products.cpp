@@ -81,7 +81,7 @@ class Patches {
   }
 
  private:
-  /// What the user brings is copied in any case: to other numbers, or to channels that lie
+  /// An input of the graph is copied in any case: to other numbers, or to channels that lie
   /// together. Patches of what is computed would be a copy more.
   bool is_copied(ValueId value) const {
     const NodeId made_by = graph_.value(value).producer;

@@ -1,5 +1,6 @@
 #include "passes/split_products.h"
 
+#include "machine/machine.h"
 #include "passes/rewrite.h"
 
 namespace obelisk::passes {
@@ -11,9 +12,6 @@ using graph::NodeId;
 using graph::ValueId;
 using ops::Kind;
 using ops::Op;
-
-/// Of a product: its tiles are enough for all workers without parts of their own.
-constexpr int64_t kManyRows = 512;
 
 /// Whether a reduction reads `value`, perhaps through elementwise ops that alone read what comes
 /// before them: a body that walks over the value anyway.
@@ -83,7 +81,8 @@ Result<Graph> split_products(Graph graph, const SplitK& parts, const StaysWhole&
     if (count < 2 || depth % count != 0) continue;
     const std::string name = graph.node(id).name;
     const int64_t rows = type.count() / depth, part = depth / count;
-    if (!any_batch && (rows > kManyRows || (whole && whole(rows, columns, count)))) {
+    if (!any_batch &&
+        (rows > machine::thresholds::kManyRows || (whole && whole(rows, columns, count)))) {
       const ValueId wide_a = cast(graph, a, DType::f32, name);
       const ValueId wide_b = cast(graph, b, DType::f32, name);
       const ValueId product =

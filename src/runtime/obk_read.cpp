@@ -404,10 +404,10 @@ Result<Compiled> parse_obk(const void* data, size_t size, std::shared_ptr<const 
       const int64_t packing =
           graph.within(graph.number<int32_t>(), 0,
                        static_cast<int64_t>(compiled.program->packings.size()), "packing");
-      const Packing& told = compiled.program->packings[packing];
+      const Packing& source = compiled.program->packings[packing];
       // What is not all of its source would be unpacked to more memory than the file has bytes.
-      if (told.recipe.kind == PackRecipe::Kind::kProduct &&
-          told.recipe.n * told.recipe.k * told.recipe.groups != told.type.count())
+      if (source.recipe.kind == PackRecipe::Kind::kProduct &&
+          source.recipe.n * source.recipe.k * source.recipe.groups != source.type.count())
         throw Damaged("a packed weight is not all of its source");
       compiled.graph_packings[hash] = static_cast<int>(packing);
     }

@@ -87,11 +87,11 @@ void write_packing(const Packing& packing, Writer& to) {
   to.type(packing.type);
 }
 
-/// Which of the graph's weights need not be stored, since a packed weight tells them: the packing
-/// by the weight's hash.
-std::map<Hash, int> told_by_packings(const Program& program, const graph::Weights& of_graph,
-                                     const graph::KnownHashes& hashes) {
-  std::map<Hash, int> told;
+/// Which of the graph's weights need not be stored, since they follow from a packed weight: the
+/// packing by the weight's hash.
+std::map<Hash, int> given_by_packings(const Program& program, const graph::Weights& of_graph,
+                                      const graph::KnownHashes& hashes) {
+  std::map<Hash, int> given;
   const kernels::TileLibrary* tiles = tiles_of(program.target);
   CHECK(tiles || program.packings.empty(), "no tiles for '{}'", program.target);
   using Layout = std::tuple<PackRecipe, DType, int64_t>;
@@ -125,9 +125,9 @@ std::map<Hash, int> told_by_packings(const Program& program, const graph::Weight
         hashed != hashes.end() ? hashed->second : hash_bytes(source.data(), source.bytes());
     const auto wanted = of_graph.find(hash);
     if (wanted != of_graph.end() && wanted->second.type() == packing.type)
-      told.try_emplace(hash, static_cast<int>(k));
+      given.try_emplace(hash, static_cast<int>(k));
   }
-  return told;
+  return given;
 }
 
 void write_tables(const Program& p, WeightStore& weights, Writer& to) {
@@ -233,12 +233,12 @@ Status write_obk(const std::string& path, const Executable& executable, const gr
   const graph::KnownHashes hashes = graph::hash_weights(graph);
   text.text(graph::print(graph, {.hashes = &hashes}));
   const graph::Weights of_graph = graph::collect_weights(graph, {.hashes = &hashes});
-  const std::map<Hash, int> told = told_by_packings(program, of_graph, hashes);
+  const std::map<Hash, int> given = given_by_packings(program, of_graph, hashes);
   text.size(of_graph.size());
   for (const auto& [hash, tensor] : of_graph) {
-    const auto packing = told.find(hash);
-    text.number(hash.high), text.number(hash.low), text.number<uint8_t>(packing != told.end());
-    if (packing != told.end())
+    const auto packing = given.find(hash);
+    text.number(hash.high), text.number(hash.low), text.number<uint8_t>(packing != given.end());
+    if (packing != given.end())
       text.number<int32_t>(packing->second);
     else
       text.type(tensor.type()), text.number(weights.add(tensor, hash));
@@ -286,7 +286,7 @@ Status write_obk(const std::string& path, const Executable& executable, const gr
   }
   TRY_STATUS(file->pad_to(64));
   CHECK(file->size() == offset, "{} bytes instead of {}", file->size(), offset);
-  // Its checksums tell a file that a power cut broke, and its model makes it again: not worth the
+  // Its checksums detect a file that a power cut broke, and its model makes it again: not worth the
   // wait for hundreds of megabytes.
   return file->commit(FileWriter::kSoon);
 }

@@ -1,7 +1,7 @@
 /// runtime/packing.h — weights in the order in which a tile library streams them, and back.
 ///
 /// Packing moves elements, and may widen f16 and bf16 to f32, which is exact; so a packed weight
-/// tells its source bit for bit, and a file need not hold both. Where elements go is found by
+/// determines its source bit for bit, and a file need not hold both. Where elements go is found by
 /// packing their numbers, so that there is no second description of any layout.
 #pragma once
 

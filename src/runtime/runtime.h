@@ -187,7 +187,7 @@ class DeviceWeights {
   /// Moves them to the host. Errors: kUnsupported where the driver cannot map memory; kMemory
   /// without pinned memory for them; then they are where they were.
   virtual Status release() = 0;
-  /// Brings them back. Errors: kMemory; then they are on the host still, and it can be tried again.
+  /// Loads them again. Errors: kMemory; then they are on the host still, and it can be tried again.
   virtual Status restore() = 0;
   virtual int64_t device_bytes() const = 0;  // that they take on the GPU now
   virtual int64_t host_bytes() const = 0;    // and of pinned memory
@@ -212,7 +212,7 @@ Result<std::string> find_device_compiler();
 Result<std::string> device_text(const Program& program, const std::string& kind,
                                 const LoadOptions& options = {});
 
-/// The instruction sets of this CPU that matter to machine code, as Program::objects_need tells
+/// The instruction sets of this CPU that matter to machine code, as Program::objects_need names
 /// them.
 std::string cpu_features();
 

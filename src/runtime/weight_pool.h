@@ -2,7 +2,7 @@
 /// network at several batches.
 ///
 /// Equal bytes of equal type are one tensor, whoever made them (the model's file, a pass that
-/// folded constants), and one packed form of it serves every program that asks for the same recipe.
+/// folded constants), and one packed form of it serves every program with the same recipe.
 /// Any number of threads may ask at once. A tensor stays as long as the pool or a program has it.
 #pragma once
 

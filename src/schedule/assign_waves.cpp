@@ -22,7 +22,6 @@ void assign_waves(const Plan& plan, TaskGraph& tasks) {
 }
 
 bool place_copies(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
-  constexpr int kMostAhead = 12;  // waves that a copy waits in memory
   const double task_begin = cut.machine.costs.task;
   struct Wave {
     double longest = 0, all = 0,
@@ -63,7 +62,8 @@ bool place_copies(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
     int best = -1;
     double least = 0, idlest = 0;
     Wave filled;
-    for (int wave = until; wave >= std::max(work.wave, until - kMostAhead); --wave) {
+    for (int wave = until; wave >= std::max(work.wave, until - machine::thresholds::kWavesAhead);
+         --wave) {
       Wave with = waves[wave];
       add(work, with);
       const double longer = std::max(
@@ -71,7 +71,9 @@ bool place_copies(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
       const double share = std::max(with.all / cut.machine.sms,
                                     with.bytes / (cut.machine.bytes_per_sm * cut.machine.sms)) /
                            with.nanos(cut.machine);
-      if (best >= 0 && (longer > least + 1 || (longer > least - 1 && share > idlest - 0.01)))
+      if (best >= 0 && (longer > least + machine::thresholds::kAsLong ||
+                        (longer > least - machine::thresholds::kAsLong &&
+                         share > idlest - machine::thresholds::kAsIdle)))
         continue;
       best = wave, least = longer, idlest = share, filled = with;
     }

@@ -94,7 +94,7 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
     work.tile_columns = std::max<int64_t>(((columns + per_row - 1) / per_row + 63) / 64 * 64, 64);
   } else {
     work.tile_rows = (rows + pieces - 1) / pieces;
-    if (work.nest.lanes_in_rows || turns(work.nest))
+    if (work.nest.lanes_in_rows || transposes(work.nest))
       work.tile_rows = (work.tile_rows + 63) / 64 * 64;  // whole vectors
     if (const int64_t batch = rows_at_once(group, cut, tasks, work)) {
       if (work.tile_rows > batch) work.tile_rows = batch;

@@ -9,6 +9,7 @@ namespace obelisk::schedule {
 using stitch::Group;
 using stitch::GroupKind;
 using stitch::StepKind;
+using namespace kernels::vector_bounds;
 
 bool cuts_once(const Cutting& cut) { return cut.tiles.vectors; }
 
@@ -45,8 +46,7 @@ int64_t rows_at_once(const Group& group, const Cutting& cut, const TaskGraph& ta
       work.buffers.empty())
     return 0;
   if (!reduces(group)) return 0;
-  constexpr int64_t kThreads = 256, kWide = 16;
-  return kThreads * kWide /
+  return kThreads * kLoadBytes /
          std::max<int64_t>(byte_size(tasks.buffers[work.buffers.front()].type.dtype, 1), 1);
 }
 
@@ -60,13 +60,11 @@ double predicted_nanos(const Group& group, const Cutting& cut, const TaskGraph& 
   if (rows_at_once(group, cut, tasks, work) == 0 || work.pipelined()) return work.task_nanos;
   // Threads share the columns of a long reduction, by their number alone (codegen's vectors); what
   // they read is on its way together, where windows look at their bounds.
-  constexpr int64_t kThreads = 256, kWide = 16, kShared = 32, kLong = 1024;
-  const int64_t columns = work.nest.column_count();
-  if (columns < kShared) return work.task_nanos;
-  const int64_t threads = columns >= kLong ? 16 : 8;
+  const int64_t columns = work.nest.column_count(), threads = threads_of_columns(columns);
+  if (threads == 1) return work.task_nanos;
   const int64_t size = byte_size(tasks.buffers[work.buffers.front()].type.dtype, 1);
   const int64_t at_once =
-      kThreads / threads * std::max<int64_t>(kWide / std::max<int64_t>(size, 1), 1);
+      kThreads / threads * std::max<int64_t>(kLoadBytes / std::max<int64_t>(size, 1), 1);
   const int64_t passes = (work.tile_rows + at_once - 1) / at_once;
   return cut.machine.costs.batch_begin + cut.machine.costs.batch_slice *
                                              static_cast<double>(passes) *

@@ -85,22 +85,16 @@ Result<std::vector<int>> topological_order(const Dag& dag) {
   return order;
 }
 
-Status check_topological(const Dag& dag, const std::vector<int>& order) {
-  std::vector<int> place(dag.size(), -1);
-  for (size_t k = 0; k < order.size(); ++k) {
-    const int work = order[k];
-    if (work < 0 || work >= dag.size())
-      return refused(fmt::format("the order has work {} of {}", work, dag.size()));
-    if (place[work] >= 0) return refused(fmt::format("the order has work {} twice", work));
-    place[work] = static_cast<int>(k);
-    for (const int before : dag.before[work])
-      if (place[before] < 0)
-        return refused(
-            fmt::format("the order has work {} before work {}, which it follows", work, before));
-  }
-  for (int work = 0; work < dag.size(); ++work)
-    if (place[work] < 0) return refused(fmt::format("the order lacks work {}", work));
-  return ok_status();
+std::vector<int> sorted_topologically(const Dag& dag) {
+  auto order = topological_order(dag);
+  CHECK(order.ok(), "a cycle came through: {}", order.error().text());
+  return *order;
+}
+
+std::vector<int> indegrees(const Dag& dag) {
+  std::vector<int> waits(dag.size());
+  for (int v = 0; v < dag.size(); ++v) waits[v] = static_cast<int>(dag.before[v].size());
+  return waits;
 }
 
 Result<Reachability> Reachability::make(const Dag& dag) {

@@ -27,9 +27,10 @@ struct Dag {
 /// naming a cycle.
 Result<std::vector<int>> topological_order(const Dag& dag);
 
-/// Whether `order` has every work once, each behind its predecessors. Errors: kBuild, naming the
-/// first that does not.
-Status check_topological(const Dag& dag, const std::vector<int>& order);
+/// The same of a graph that has no cycle, which is ours to know.
+std::vector<int> sorted_topologically(const Dag& dag);
+/// How many direct predecessors each work has.
+std::vector<int> indegrees(const Dag& dag);
 
 /// Which works a path leads to. Errors of make(): kBuild, naming a cycle.
 class Reachability {

@@ -199,7 +199,7 @@ class DataflowTable {
   }
 
   /// Attention goes to workers that have no part of what is computed just before it: those have
-  /// time to bring its keys and values.
+  /// time to load its keys and values.
   void move_attention() {
     for (size_t w = 0; w < tasks_.works.size(); ++w) {
       const Work& work = tasks_.works[w];
@@ -251,8 +251,7 @@ class DataflowTable {
   }
 
   /// What waits for nothing is copied as late as its readers let: while others compute what those
-  /// wait for. (Before a large product, whose weights come meanwhile, a copy takes longer, and its
-  /// worker does not make good what it misses of them: h200_networks.json.)
+  /// wait for. (Beside a large product's weights a copy takes longer, and its worker falls behind.)
   void hold_back_copies() {
     for (Work& work : tasks_.works) {
       if (!work.replicated() || !plan_.groups[work.group].after.empty()) continue;
@@ -294,7 +293,7 @@ class DataflowTable {
       if (work.nest.cut_columns)
         work.tile_columns = std::min(round_up(columns, 64), work.nest.column_count());
     }
-    // What waits for nobody comes first in a wave.
+    // Tasks that wait for no other come first in a wave.
     std::vector<bool> waits(tasks_.works.size(), false);
     for (size_t w = 0; w < tasks_.works.size(); ++w)
       for (size_t slot = 0; slot < tasks_.works[w].buffers.size(); ++slot)

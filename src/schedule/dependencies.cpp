@@ -113,9 +113,7 @@ Result<Edges> value_edges(const Graph& graph, const stitch::Plan& plan, const Ta
 }  // namespace
 
 std::string_view to_string(Dependency::Why why) {
-  return why == Dependency::Why::kValue   ? "value"
-         : why == Dependency::Why::kReuse ? "reuse"
-                                          : "order";
+  return why == Dependency::Why::kValue ? "value" : "reuse";
 }
 
 std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan,
@@ -218,8 +216,7 @@ Status place_by_order(const Graph& graph, const stitch::Plan& plan, TaskGraph& t
   for (int work = 0; work < values.dag.size(); ++work) everybody.push_back(work);
   for (const BufferUse& use : uses)
     all.push_back({.size = tasks.buffers[use.buffer].room().count,
-                   .users = use.lasts ? everybody : use.users,
-                   .writers = use.writers});
+                   .users = use.lasts ? everybody : use.users});
   tasks.arena = {place_used(all, reaches, kAlign)};
   for (size_t k = 0; k < uses.size(); ++k) tasks.buffers[uses[k].buffer].offset = {all[k].offset};
   return ok_status();

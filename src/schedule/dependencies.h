@@ -19,7 +19,6 @@ struct Dependency {
   enum class Why : uint8_t {
     kValue,  // `to` reads what `from` stores
     kReuse,  // `to` writes where `from` used another buffer
-    kOrder,  // added: it saves memory, or keeps a lane in order
   };
   int from = 0, to = 0;
   Why why = Why::kValue;
@@ -42,7 +41,7 @@ struct BufferUse {
 std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan,
                                   const TaskGraph& tasks);
 
-/// Only what values ask for; then also what reuse of the arena asks for. Errors: kBuild, of
+/// Only what values require; then also what reuse of the arena requires. Errors: kBuild, of
 /// storage_box.
 Result<Dependencies> value_dependencies(const Graph& graph, const stitch::Plan& plan,
                                         const TaskGraph& tasks);

@@ -72,7 +72,7 @@ Lanes allocate_nimble(const Dag& dag, const Reachability& reaches);
 Lanes allocate_sequential(const Dag& dag);
 
 /// Algorithm 2: of the kernels that are ready, the lists of memory-bound and compute-bound ones in
-/// turns, memory-bound first, where both have some; of the list the kernel that asks for least, of
+/// turns, memory-bound first, where both have some; of the list the kernel that needs least, of
 /// equals the one that was ready first.
 std::vector<int> order_opara(const Dag& dag, const std::vector<Kernel>& kernels,
                              Steps* steps = nullptr);
@@ -83,10 +83,9 @@ std::vector<int> order_critical(const Dag& dag, const std::vector<Kernel>& kerne
 /// Some topological order, by `seed`.
 std::vector<int> order_random(const Dag& dag, uint64_t seed);
 
-/// What `auto` chooses among. The first stays unless another takes less than kWorthLeaving of its
-/// time.
+/// What `auto` chooses among. The first stays unless another is predicted or measured to take less
+/// than thresholds::kWorthLeaving of its time.
 inline constexpr const char* kPolicies[] = {"waves", "sequential", "nimble", "opara", "critical"};
-inline constexpr double kWorthLeaving = 0.99;
 
 /// The words of the command line. `launch_order` empty: the policy's own.
 struct DispatchOptions {

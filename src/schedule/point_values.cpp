@@ -11,49 +11,33 @@ using ops::Scalar;
 
 namespace {
 
-/// Arithmetic that wraps in other widths than i64's own is left alone: no index expression needs
-/// it.
+/// Arithmetic in other widths is left alone: no index expression needs it.
 bool is_index_type(DType dtype) {
   return dtype == DType::i64 || dtype == DType::i32 || dtype == DType::b1;
 }
 
-/// The C++ meaning of a binary operator on indices, or nothing where the expression is none.
-std::optional<int64_t> binary(Scalar scalar, int64_t x, int64_t y) {
-  switch (scalar) {
-    case Scalar::kAdd:
-      return x + y;
-    case Scalar::kSub:
-      return x - y;
-    case Scalar::kMul:
-      return x * y;
-    case Scalar::kDiv:
-      return y == 0 ? 0 : x / y;
-    case Scalar::kMod:
-      return y == 0 ? 0 : ((x % y) + y) % y;
-    case Scalar::kFmod:
-      return y == 0 ? 0 : x % y;
-    case Scalar::kMin:
-      return std::min(x, y);
-    case Scalar::kMax:
-      return std::max(x, y);
-    case Scalar::kLt:
-      return x < y;
-    case Scalar::kLe:
-      return x <= y;
-    case Scalar::kEq:
-      return x == y;
-    case Scalar::kAnd:
-      return x != 0 && y != 0;
-    case Scalar::kOr:
-      return x != 0 || y != 0;
-    case Scalar::kXor:
-      return (x != 0) != (y != 0);
-    default:
-      return std::nullopt;
-  }
+bool is_compare(Scalar scalar) {
+  return scalar == Scalar::kLt || scalar == Scalar::kLe || scalar == Scalar::kEq;
 }
 
-bool is_binary(Scalar scalar) { return binary(scalar, 1, 1).has_value(); }
+bool is_binary(Scalar scalar) {
+  switch (scalar) {
+    case Scalar::kAdd:
+    case Scalar::kSub:
+    case Scalar::kMul:
+    case Scalar::kDiv:
+    case Scalar::kMod:
+    case Scalar::kFmod:
+    case Scalar::kMin:
+    case Scalar::kMax:
+    case Scalar::kAnd:
+    case Scalar::kOr:
+    case Scalar::kXor:
+      return true;
+    default:
+      return is_compare(scalar);
+  }
+}
 
 bool is_unary(Scalar scalar) {
   return scalar == Scalar::kNeg || scalar == Scalar::kAbs || scalar == Scalar::kSign ||
@@ -128,31 +112,19 @@ std::vector<int64_t> PointValues::evaluate(const Expr& expr) {
   if (expr.scalar == Scalar::kLoad) return load(expr);
   std::vector<int64_t> out(points_);
   const std::vector<int64_t>& x = (*this)[expr.args[0]];  // nodes of a map stay where they are
+  const DType of = ops::compute_type(exprs_[expr.args[0]].dtype);
   if (expr.scalar == Scalar::kSelect) {
     const std::vector<int64_t>&yes = (*this)[expr.args[1]], &no = (*this)[expr.args[2]];
     for (size_t p = 0; p < points_; ++p) out[p] = x[p] ? yes[p] : no[p];
   } else if (is_unary(expr.scalar)) {
-    for (size_t p = 0; p < points_; ++p) {
-      switch (expr.scalar) {
-        case Scalar::kNeg:
-          out[p] = -x[p];
-          break;
-        case Scalar::kAbs:
-          out[p] = x[p] < 0 ? -x[p] : x[p];
-          break;
-        case Scalar::kSign:
-          out[p] = (x[p] > 0) - (x[p] < 0);
-          break;
-        case Scalar::kNot:
-          out[p] = x[p] == 0;
-          break;
-        default:
-          out[p] = expr.dtype == DType::b1 ? x[p] != 0 : x[p];  // a cast
-      }
-    }
+    for (size_t p = 0; p < points_; ++p)
+      out[p] = expr.scalar == Scalar::kCast ? ops::convert({0, x[p]}, of, expr.dtype, false).integer
+                                            : ops::unary_int(expr.scalar, x[p], of);
   } else {
     const std::vector<int64_t>& y = (*this)[expr.args[1]];
-    for (size_t p = 0; p < points_; ++p) out[p] = *binary(expr.scalar, x[p], y[p]);
+    for (size_t p = 0; p < points_; ++p)
+      out[p] = is_compare(expr.scalar) ? ops::compare(expr.scalar, {0, x[p]}, {0, y[p]}, of)
+                                       : ops::binary_int(expr.scalar, x[p], y[p], of);
   }
   return out;
 }

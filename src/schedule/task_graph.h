@@ -22,7 +22,7 @@ enum class BufferKind : uint8_t { kInput, kOutput, kWeight, kArena };
 
 /// Where a value of a dataflow program (schedule/dataflow.h) is read.
 enum class Reach : uint8_t {
-  kAll,        // in the arena, by everybody
+  kAll,        // in the arena, by all workers
   kLocal,      // in the scratchpad memory of the worker that computes it, by itself
   kBroadcast,  // parts computed by several workers, broadcast to all: each reads a copy in its own
                // scratchpad

@@ -35,8 +35,9 @@ void cut_conv(const stitch::ConvTile& conv, const Cutting& cut, int64_t pieces, 
   const bool pixels =
       conv.kernel_h == 1 && conv.kernel_w == 1;  // with strides, a tile gathers those that it reads
   if ((conv.shape.groups == 1 || conv.depthwise) &&
-      (weights > cut.machine.scratchpad.count || channels > 256))
-    work.tile_columns = std::min<int64_t>(channels, conv.depthwise || pixels ? 256 : 64);
+      (weights > cut.machine.scratchpad.count || channels > kernels::kMostTileColumns))
+    work.tile_columns =
+        std::min<int64_t>(channels, conv.depthwise || pixels ? kernels::kMostTileColumns : 64);
   const int64_t row_reads = std::max<int64_t>(
       (pixels ? conv.out_width : conv.width * conv.stride_h) * conv.shape.group_inputs * 4, 1);
   const int64_t row_tile = std::max<int64_t>(conv.out_width * work.tile_columns * 4, 1);
@@ -58,22 +59,23 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
   const int64_t outputs = conv.depthwise ? conv.shape.outputs
                                          : conv.shape.group_outputs;  // a tile stays inside a group
   ObkConv shape = geometry(conv, cut);
+  constexpr int64_t kMostPixels = 256;  // of a tile of whole rows
   std::vector<int64_t> heights, widths;
   for (int64_t p : {8, 16, 24, 32, 40, 48, 56, 64, 96, 128, 256, 512})
     heights.push_back(std::min(p, pixels));
   for (int64_t parts = 2; pixels / parts >= 8 && parts <= 16; ++parts)
     heights.push_back((pixels + parts - 1) / parts);
-  for (int64_t rows = 1; rows * wide <= 256 && rows <= conv.out_height; ++rows)
+  for (int64_t rows = 1; rows * wide <= kMostPixels && rows <= conv.out_height; ++rows)
     heights.push_back(rows * wide);
   for (int64_t parts = 2; wide / parts >= 8; ++parts)
     if (wide % parts == 0) heights.push_back(wide / parts);
   const bool whole =
       conv.shape.groups > 1 && !conv.depthwise;  // columns of a work run over its groups
-  for (int64_t c = tiles.panel; c < outputs && c <= 256;
+  for (int64_t c = tiles.panel; c < outputs && c <= kernels::kMostTileColumns;
        c += c < 64 ? tiles.panel : 64)  // 1, 2, 3 and 4 panels, then fours
     if (outputs % c == 0 || (!whole && outputs % tiles.panel != 0))
       widths.push_back(c);  // equal tiles where that can be
-  if (whole || outputs <= 256) widths.push_back(outputs);
+  if (whole || outputs <= kernels::kMostTileColumns) widths.push_back(outputs);
   double best = 0;
   for (int64_t height : heights) {
     for (int64_t width : widths) {

@@ -27,10 +27,12 @@ bool cut_by_cost(const Group& group, const Cutting& cut, Work& work) {
   };
   double best = 0;
   for (int64_t rows = 8; rows == 8 || (rows < 2 * inner && rows <= 128); rows *= 2) {
-    for (int64_t columns = tiles.panel; columns < n + tiles.panel && columns <= 256;
+    for (int64_t columns = tiles.panel;
+         columns < n + tiles.panel && columns <= kernels::kMostTileColumns;
          columns += tiles.panel) {
       const int64_t wide = columns * group.product.b_count();  // of the tile
-      if (wide > 256 || rows * wide * 8 > cut.machine.scratchpad.count / 2) continue;
+      if (wide > kernels::kMostTileColumns || rows * wide * 8 > cut.machine.scratchpad.count / 2)
+        continue;
       if ((rows > 8 || columns > tiles.panel) && !has_room(std::min(rows, inner), wide)) continue;
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + cut.workers.count - 1) / cut.workers.count;

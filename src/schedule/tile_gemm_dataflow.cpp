@@ -17,7 +17,6 @@ bool has_dataflow_tiles(const kernels::TileLibrary& tiles, const stitch::Product
 }
 
 void cut_for_dataflow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) {
-  constexpr int64_t kTask = 4;  // what a task costs beside its weights, as columns
   const kernels::TileLibrary& tiles = kernels::tile_library(device);
   if (!tiles.dataflow) return;
   for (Work& work : tasks.works) {
@@ -37,7 +36,7 @@ void cut_for_dataflow(const Plan& plan, const machine::Machine& device, TaskGrap
       for (int64_t columns = tiles.panel; columns <= n; columns += tiles.panel) {
         if ((n % columns == 0) != equal || !fits(columns)) continue;
         const int64_t rounds = ((n + columns - 1) / columns + device.sms - 1) / device.sms,
-                      cost = rounds * (columns + kTask);
+                      cost = rounds * (columns + machine::thresholds::kTaskColumns);
         if (best && cost > *best) continue;
         work.task_nanos *= static_cast<double>(columns) / static_cast<double>(work.tile_columns);
         best = cost, work.tile_rows = rows, work.tile_columns = columns;

@@ -10,7 +10,7 @@ using stitch::Group;
 using stitch::GroupKind;
 using stitch::StepKind;
 
-bool turns(const Nest& nest) {
+bool transposes(const Nest& nest) {
   if (nest.rows == 0 || nest.dims.size() != static_cast<size_t>(nest.rows) + 1 || !nest.cut_columns)
     return false;
   return std::any_of(nest.accesses.begin(), nest.accesses.end(), [&](const Access& access) {
@@ -38,7 +38,7 @@ bool cut_to_grid(const Group& group, const Cutting& cut, const TaskGraph& tasks,
       static_cast<int64_t>(cut.machine.costs.grid_task_bytes * static_cast<double>(rows) *
                            static_cast<double>(columns) / bytes);  // elements
   work.form = Grid{}, work.tile_rows = 1, work.tile_columns = columns;
-  if (turns(work.nest)) {
+  if (transposes(work.nest)) {
     const int64_t tall = byte_size(tasks.buffers[work.buffers.back()].type.dtype, 1) == 2
                              ? 2 * kSide
                              : kSide;  // of 16 bits: as many bytes
@@ -49,9 +49,9 @@ bool cut_to_grid(const Group& group, const Cutting& cut, const TaskGraph& tasks,
     work.tile_columns =
         std::min(columns, ((columns + cuts - 1) / cuts + kSide - 1) / kSide * kSide);
   } else {
-    // Few rows a task wait for their loads and their sums: more than one are two, more than two
-    // four (H200, LayerNorm of f16, rows of 4096: one a task 86 us, two 69; of f32, of 1024: three
-    // 141, four 132), but where rows are staged (softmax of f16, of 2048: three 79, four 85).
+    // A task of few rows waits for its loads and its sums, so it takes some more than fit: where
+    // one and a part fit two, where two and a part four; the latter not where rows are staged. Fit;
+    // not on record.
     int64_t most = fit / columns;
     if (most == 1 || (most < 4 && most > 1 && group.body.staged == 0))
       most = fit > 2 * columns ? 4 : fit > columns ? 2 : 1;

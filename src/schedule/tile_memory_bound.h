@@ -7,12 +7,12 @@ namespace obelisk::schedule {
 
 /// Whether something is read along the rows, as in a transposition: whole squares are transposed
 /// at once.
-bool turns(const Nest& nest);
+bool transposes(const Nest& nest);
 
 /// A long work as a grid (a kernel of its own): small tasks that are scheduled dynamically, several
 /// a worker at once, of about `Costs::grid_task_bytes`: a long row, a square of a transposition,
-/// two packs of each thread. Workers are not equally fast: with equal shares assigned beforehand an
-/// H200 moves 3.5 to 3.7 TB/s, with a grid 4.0 to 4.3. False: it is short, or no such work.
+/// two packs of each thread. Workers are not equally fast, so equal shares assigned beforehand take
+/// longer (h200_memory.json). False: it is short, or no such work.
 bool cut_to_grid(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
                  Work& work);
 

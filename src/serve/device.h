@@ -55,6 +55,9 @@ class Device {
   virtual int threads(const Policy& policy) const = 0;
   /// How long a thread that has nothing to do polls for work before it sleeps.
   virtual std::chrono::microseconds spin() const = 0;
+  /// What it costs to hand a run to another thread: shorter ones are run by the thread that
+  /// submits.
+  virtual std::chrono::microseconds hand_over() const = 0;
   /// Tells the compiler what to compile for.
   virtual void aim(int width, compiler::Options& options) const = 0;
   virtual Result<machine::Machine> machine(int width) const = 0;

@@ -45,6 +45,7 @@ class GpuDevice : public Device {
     if (policy.kind == PolicyKind::kStreams) return policy.streams;
     return gpu_.sms / *std::min_element(widths_.begin(), widths_.end());
   }
+  std::chrono::microseconds hand_over() const override { return {}; }  // who submits never waits
   std::chrono::microseconds spin() const override {
     return spins_ ? kIdleSpin : std::chrono::microseconds(0);
   }

@@ -27,9 +27,10 @@ struct ModelConfig {
   std::string precision = "keep";
   std::string granularity = "stitch";                // of a GPU: "mono", "stitch", "op", "auto"
   std::optional<std::chrono::nanoseconds> deadline;  // of requests that bring none
-  int priority = 0;        // of requests that bring none; smaller is more urgent
-  double weight = 1;       // of its tenant's fair share
-  int queue_limit = 1024;  // requests that wait, at most
+  int priority = 0;          // of requests that bring none; smaller is more urgent
+  double weight = 1;         // of its tenant's fair share
+  int queue_limit = 1024;    // requests that wait, at most
+  int64_t memory_limit = 0;  // bytes of its weights and workspaces; 0: none of its own
 };
 
 struct PortInfo {

@@ -1,5 +1,6 @@
 #include "serve/engine_local.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -64,13 +65,15 @@ struct Served {
   ModelConfig config;
   ModelState state = ModelState::kLoading;
   std::string reason;
-  std::unique_ptr<const Programs> programs;
+  std::unique_ptr<Programs> programs;
   std::vector<std::shared_ptr<Variant>> variants;  // as in Times
+  size_t to_compile = 0;                           // other batches and widths; the loading thread's
   std::vector<PortInfo> inputs, outputs;
   int64_t workspace_bytes = 0, weight_bytes = 0;
   Resident::State weights = Resident::State::kHere;
   bool stopped = false;    // its weights leave when its runs have ended
   bool fresh = false;      // nothing of it ran since its weights came
+  bool leaving = false;    // its programs are being freed
   int measuring = 0;       // programs that are being compiled and measured
   Time last{0}, since{0};  // when the last request came; who waits for its weights first
   Time not_before{0};      // when its weights are tried to be brought back again
@@ -110,6 +113,7 @@ class LocalEngine : public Engine {
                     ? options_.device
                     : cpu_device(options_.workers, runtime::cache_folder(options_.cache))),
         slots_(device_->slots()),
+        hand_over_(options_.hand_over.value_or(device_->hand_over())),
         memory_limit_(options_.memory_limit > 0 ? options_.memory_limit : device_->memory()),
         window_(1, slots_),
         store_(runtime::cache_folder(options_.cache)),
@@ -139,8 +143,11 @@ class LocalEngine : public Engine {
   /// is free again.
   template <typename Function>
   void act(Function function);
-  void follow(Answers& answers);  // what the scheduler decides, under the lock
-  void launch(Start start, uint64_t run, Time now);
+  /// What the scheduler decides, under the lock. `here`: where one short run may go that the caller
+  /// runs itself when the lock is free again.
+  void follow(Answers& answers, std::shared_ptr<Launch>* here = nullptr);
+  void launch(Start start, uint64_t run, Time now, std::shared_ptr<Launch>* here);
+  bool is_short(const Start& start) const;
   void run(Launch& launch);
   void run_each(Launch& launch, Answers& answers);
   void learn(const Launch& launch, Time took);
@@ -155,6 +162,7 @@ class LocalEngine : public Engine {
                               int& rows) const;
   int tenant(const std::string& name, double weight);
   int free_number();
+  void leave(const std::shared_ptr<Served>& model);
   void retire(Served& model);
   ModelInfo info(const Served& model) const;
 
@@ -185,6 +193,7 @@ class LocalEngine : public Engine {
   const EngineOptions options_;
   const std::shared_ptr<const Device> device_;
   const int slots_;
+  const Time hand_over_;  // shorter runs stay with the thread that submits
   int64_t memory_limit_;  // 0: none; under the lock, for it falls where the device has less
   const Clock::time_point epoch_ = Clock::now();
 
@@ -236,7 +245,7 @@ LocalEngine::~LocalEngine() {
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [this] {
     const auto moves = [](const std::shared_ptr<Served>& model) {
-      return model && (model->weights == Resident::State::kLeaving ||
+      return model && (model->leaving || model->weights == Resident::State::kLeaving ||
                        model->weights == Resident::State::kComing);
     };
     return window_.running().empty() && std::none_of(by_number_.begin(), by_number_.end(), moves);
@@ -256,7 +265,7 @@ void LocalEngine::act(Function function) {
   for (auto& [done, answer] : answers) done(std::move(answer));
 }
 
-void LocalEngine::follow(Answers& answers) {
+void LocalEngine::follow(Answers& answers, std::shared_ptr<Launch>* here) {
   const Time at = now();
   if (memory_limit_ > 0 && !ends_ && !lost_) move_weights(at);
   Decisions decisions = decide(window_, times_, at, options_.policy);
@@ -278,19 +287,27 @@ void LocalEngine::follow(Answers& answers) {
     waiting_.erase(found);
   }
   for (size_t k = 0; k < decisions.starts.size(); ++k)
-    launch(std::move(decisions.starts[k]), first + k, at);
+    launch(std::move(decisions.starts[k]), first + k, at, here);
   if (decisions.wake != kNever) alarm_.wake_at(epoch_ + decisions.wake);
   for (size_t k = 0; k < by_number_.size(); ++k) {
     const std::shared_ptr<Served> model = by_number_[k];
     if (model && model->state == ModelState::kUnloading && window_.waiting_of(model->number) == 0 &&
         window_.running_of(model->number) == 0 && model->measuring == 0 &&
         model->weights != Resident::State::kComing && model->weights != Resident::State::kLeaving)
-      retire(*model);
+      leave(model);
   }
   if (window_.running().empty()) idle_.notify_all();
 }
 
-void LocalEngine::launch(Start start, uint64_t run, Time at) {
+/// One pass on one slot, over before another thread would have begun it.
+bool LocalEngine::is_short(const Start& start) const {
+  const VariantTime& time =
+      times_.models[static_cast<size_t>(start.model)].variants[static_cast<size_t>(start.variant)];
+  return start.slots == 1 && start.rows <= time.batch && time.alone < hand_over_;
+}
+
+void LocalEngine::launch(Start start, uint64_t run, Time at, std::shared_ptr<Launch>* here) {
+  const bool runs_here = here && !*here && is_short(start);
   auto made = std::make_shared<Launch>();
   made->run = run, made->started = at;
   made->model = by_number_[static_cast<size_t>(start.model)];
@@ -311,7 +328,10 @@ void LocalEngine::launch(Start start, uint64_t run, Time at) {
     waiting_.erase(found);
   }
   made->start = std::move(start);
-  lanes_.run([this, made] { this->run(*made); });
+  if (runs_here)
+    *here = std::move(made);
+  else
+    lanes_.run([this, made] { this->run(*made); });
 }
 
 /// The inputs of a run: rows from `first` on, as many as the batch has.
@@ -428,19 +448,23 @@ void LocalEngine::run(Launch& launch) {
 }
 
 /// Runs beside others tell how much longer they take than alone; runs on all slots, what they take
-/// while the machine does other things too.
+/// while the machine does other things too. A run that is quicker than alone tells that the machine
+/// was busy when that was measured.
 void LocalEngine::learn(const Launch& launch, Time took) {
   constexpr int kNew = 8;  // one part in so many is new
   const int number = launch.model->number;
-  const bool whole = launch.variant->width() == slots_;
-  if (number < 0 || launch.start.rows > launch.variant->batch() ||
-      (!whole && (launch.partners.empty() || launch.start.slots == slots_)))
-    return;
+  if (number < 0 || launch.start.rows > launch.variant->batch()) return;
   ModelTimes& times = times_.models[static_cast<size_t>(number)];
   VariantTime& time = times.variants[static_cast<size_t>(launch.start.variant)];
-  const Time most = (whole ? std::max(time.alone, time.beside) : time.alone) * 4;
-  time.beside = std::max(time.beside + (std::min(took, most) - time.beside) / kNew, time.alone);
-  if (recorder_) recorder_->times(number, times);
+  const VariantTime before = time;
+  if (took < time.alone) time.alone -= (time.alone - took) / kNew;
+  const bool whole = launch.variant->width() == slots_;
+  if (whole || (!launch.partners.empty() && launch.start.slots != slots_)) {
+    const Time most = (whole ? std::max(time.alone, time.beside) : time.alone) * 4;
+    time.beside = std::max(time.beside + (std::min(took, most) - time.beside) / kNew, time.alone);
+  }
+  if (recorder_ && (time.alone != before.alone || time.beside != before.beside))
+    recorder_->times(number, times);
 }
 
 /// Each of a launch's requests by itself, after a run of all has failed: only who is to blame
@@ -608,6 +632,7 @@ int LocalEngine::tenant(const std::string& name, double weight) {
 
 RequestKey LocalEngine::submit(Request request, Done done) {
   Answers answers;
+  std::shared_ptr<Launch> here;
   RequestKey key = 0;
   {
     std::lock_guard lock(mutex_);
@@ -644,7 +669,7 @@ RequestKey LocalEngine::submit(Request request, Done done) {
       const Job job{.key = key,
                     .model = model->number,
                     .tenant = tenant(request.tenant.empty() ? model->config.name : request.tenant,
-                                     model->config.weight),
+                                     request.weight > 0 ? request.weight : model->config.weight),
                     .priority = request.priority != 0 ? request.priority : model->config.priority,
                     .rows = rows,
                     .arrival = arrival,
@@ -659,7 +684,7 @@ RequestKey LocalEngine::submit(Request request, Done done) {
         if (window_.waiting_of(model->number) == 0) model->since = at;
         model->last = at;
         window_.arrive(job, options_.policy);
-        follow(answers);
+        follow(answers, &here);
       } else {
         ++model->counts.rejected;
         Answer answer =
@@ -671,6 +696,7 @@ RequestKey LocalEngine::submit(Request request, Done done) {
     }
   }
   for (auto& [each, answer] : answers) each(std::move(answer));
+  if (here) run(*here);
   return key;
 }
 
@@ -743,6 +769,24 @@ int LocalEngine::free_number() {
   by_number_.push_back(nullptr);
   times_.models.emplace_back();
   return static_cast<int>(by_number_.size()) - 1;
+}
+
+/// Nothing of it waits or runs: its programs are freed where nobody waits for that, then it is
+/// retired.
+void LocalEngine::leave(const std::shared_ptr<Served>& model) {
+  if (std::exchange(model->leaving, true)) return;
+  struct Gone {
+    std::vector<std::shared_ptr<Variant>> variants;
+    std::unique_ptr<Programs> programs;
+  };
+  keep_times(*model);
+  const auto gone = std::make_shared<Gone>(
+      Gone{std::exchange(model->variants, {}), std::exchange(model->programs, nullptr)});
+  mover_.run([this, model, gone] {
+    gone->variants.clear(), gone->programs.reset();
+    malloc_trim(0);  // what was freed in between stays with the process else
+    act([&](auto&) { retire(*model); });
+  });
 }
 
 void LocalEngine::retire(Served& model) {
@@ -848,6 +892,13 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
   }
   const int64_t weights = programs.device_weights().bytes(),
                 more = workspace + weights - model.weight_bytes;
+  if (const int64_t limit = model.config.memory_limit,
+      all = model.workspace_bytes + workspace + weights;
+      limit > 0 && all > limit)
+    return refusal(Code::kMemory,
+                   fmt::format("it takes {}, its own limit is {}", to_string(Bytes{all}),
+                               to_string(Bytes{limit})),
+                   "smaller batches, or a higher limit");
   // Weights of others make room, where they may.
   while (memory_limit_ > 0) {
     if (stop_loading_ || model.gone)
@@ -860,8 +911,8 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
       const bool away = each->weights == Resident::State::kAway;
       fixed += each->workspace_bytes, all += away ? 0 : each->weight_bytes;
       largest = std::max(largest, each->weight_bytes);
-      moving |=
-          each->weights == Resident::State::kLeaving || each->weights == Resident::State::kComing;
+      moving |= each->leaving || each->weights == Resident::State::kLeaving ||
+                each->weights == Resident::State::kComing;
     }
     if (fixed + all + more <= memory_limit_) break;
     const bool never = fixed + workspace + largest > memory_limit_;
@@ -884,15 +935,16 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
   return ok_status();
 }
 
-/// What runs beside others took goes to those that come after this process.
+/// What runs took goes to those that come after this process.
 void LocalEngine::keep_times(const Served& model) {
   if (!store_.open() || model.number < 0) return;
   const ModelTimes& times = times_.models[static_cast<size_t>(model.number)];
   for (size_t v = 0; v < model.variants.size(); ++v) {
     const VariantTime& time = times.variants[v];
-    if (time.beside == time.alone || time.width == slots_) continue;
+    // What runs on all slots took of late says how busy the machine was, and nothing of the
+    // program.
     store_.keep(model.variants[v]->key(), model.config.name, time.batch, time.width,
-                {time.alone, time.beside});
+                {time.alone, time.width == slots_ ? time.alone : time.beside});
   }
 }
 
@@ -924,6 +976,8 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
   while (!made.ok() && made.error().code == Code::kMemory && make_room(*model))
     made = caught(first);
   if (!made.ok()) return fail(*model, made.error());
+  model->to_compile = (*opened)->batches().size() * widths.size() - 1;
+  if (model->to_compile == 0) (*opened)->close();
   Status fits = ok_status();
   act([&](std::unique_lock<std::mutex>& lock) {
     if (model->gone) return;
@@ -971,6 +1025,7 @@ void LocalEngine::load_more(const std::shared_ptr<Served>& model, int batch, int
         behind_requests([&] { return model->programs->compile(batch, width, interrupted); }));
     return time_variants(std::move(program), model->config.name);
   });
+  if (--model->to_compile == 0) model->programs->close();
   act([&](std::unique_lock<std::mutex>& lock) {
     Status served = ok_status();
     if (!model->gone)
@@ -996,8 +1051,8 @@ std::shared_ptr<Served> LocalEngine::idle_model(const Served& asks) const {
   std::shared_ptr<Served> idle;
   for (const std::shared_ptr<Served>& each : by_number_) {
     if (!each || each.get() == &asks || each->weights != Resident::State::kHere ||
-        each->weight_bytes == 0 || each->measuring > 0 || window_.waiting_of(each->number) > 0 ||
-        window_.running_of(each->number) > 0)
+        each->weight_bytes == 0 || each->leaving || each->measuring > 0 ||
+        window_.waiting_of(each->number) > 0 || window_.running_of(each->number) > 0)
       continue;
     if (!idle || each->last < idle->last) idle = each;
   }
@@ -1007,6 +1062,11 @@ std::shared_ptr<Served> LocalEngine::idle_model(const Served& asks) const {
 /// The device has less memory than was thought: releases one model's weights. Whether it did.
 bool LocalEngine::make_room(const Served& asks) {
   std::unique_lock lock(mutex_);
+  const auto leaves = [](const std::shared_ptr<Served>& each) { return each && each->leaving; };
+  if (std::any_of(by_number_.begin(), by_number_.end(), leaves)) {
+    moved_.wait(lock);
+    return true;
+  }
   if (memory_limit_ == 0) return false;
   const std::shared_ptr<Served> idle = idle_model(asks);
   if (!idle) return false;
@@ -1034,10 +1094,11 @@ bool LocalEngine::lower_limit(Served& asks) {
 Moves LocalEngine::moves(Time now) const {
   std::vector<Resident> all;
   for (const std::shared_ptr<Served>& model : by_number_)
-    if (model && model->weight_bytes > 0 && model->not_before <= now)
+    if (model && model->weight_bytes > 0 && model->not_before <= now &&
+        (!model->leaving || model->weights != Resident::State::kAway))
       all.push_back({.model = model->number,
                      .bytes = model->weight_bytes,
-                     .state = model->weights,
+                     .state = model->leaving ? Resident::State::kLeaving : model->weights,
                      .busy = window_.running_of(model->number) > 0 || model->measuring > 0,
                      .stopped = model->stopped,
                      .fresh = model->fresh,

@@ -4,7 +4,8 @@
 ///
 /// Threads  as many as runs may be in flight (device.h), one that loads and compiles, one that
 ///          moves weights, one that waits for the next deadline. A callback comes on one of them,
-///          or from submit() itself where a request is refused; it should not wait for long.
+///          or from submit() itself, where a request is refused, or is so short that handing it to
+///          another thread would take longer (Device::hand_over); it should not wait for long.
 /// Memory   beyond `memory_limit` weights of idle models leave the device, and come back when a
 ///          request comes or is expected (residency.h). A model whose weights and workspace do not
 ///          fit beside the other models' workspaces is refused.
@@ -12,8 +13,10 @@
 ///          more: what waits fails, what comes is refused with that error.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "serve/device.h"
@@ -30,7 +33,9 @@ struct EngineOptions {
       cache;  // as of runtime::LoadOptions; the times of programs are kept beside the machine code
   bool verify = true;          // answers are compared with the reference before a model is ready
   double verify_seconds = 10;  // that the reference may take, of each program
-  int64_t memory_limit = 0;    // bytes of weights and workspaces of all models; 0: no limit
+  /// A run that takes less goes on the thread that submits; none: what the device says. 0: no run.
+  std::optional<std::chrono::microseconds> hand_over;
+  int64_t memory_limit = 0;  // bytes of weights and workspaces of all models; 0: no limit
   /// Asked on the lane before a run, about each request of it; an error fails that request. Many
   /// lanes ask at once.
   std::function<Status(const Request&)> check;

@@ -1,20 +1,28 @@
 #include "serve/lanes.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "base/parallel.h"
 
 namespace obelisk::serve {
 
-Lanes::Lanes(int count, std::chrono::microseconds spin) : spin_(spin) {
-  for (int k = 0; k < count; ++k) threads_.emplace_back([this] { loop(); });
+Lanes::Lanes(int count, std::chrono::microseconds spin, int niceness) : spin_(spin) {
+  for (int k = 0; k < count; ++k)
+    threads_.emplace_back([this, niceness] {
+      if (niceness != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), niceness);
+      loop();
+    });
 }
 
-Lanes::~Lanes() {
+void Lanes::stop() {
   {
     std::lock_guard lock(mutex_);
     ends_ = true;
   }
   changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads_)
+    if (thread.joinable()) thread.join();
 }
 
 void Lanes::run(std::function<void()> work) {

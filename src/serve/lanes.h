@@ -14,14 +14,16 @@
 
 namespace obelisk::serve {
 
-/// Runs what it is given, first come first served; the destructor runs what is left and waits for
-/// the end of all.
+/// Runs what it is given, first come first served.
 class Lanes {
  public:
-  /// `spin`: how long an idle thread looks for work before it sleeps.
-  explicit Lanes(int count, std::chrono::microseconds spin = {});
-  ~Lanes();
+  /// `spin`: how long an idle thread looks for work before it sleeps. `niceness`: of its threads;
+  /// 19 stands behind everything else.
+  explicit Lanes(int count, std::chrono::microseconds spin = {}, int niceness = 0);
+  ~Lanes() { stop(); }
   void run(std::function<void()> work);
+  /// Runs what is left and waits for the end of all. Nothing may be given any more.
+  void stop();
 
  private:
   void loop();

@@ -34,7 +34,10 @@ struct Policy {
   PolicyKind kind = PolicyKind::kVliw;
   Drop drop = Drop::kHopeless;
   bool admit_by_load = true;  // refuse at the door what the work ahead of it makes late
-  int streams = 8;            // programs at once of `streams`
+  /// Of what is admitted with a deadline so many are to be in time: where fewer are, admission
+  /// expects longer waits (Window::caution). 0: it always believes the prediction.
+  double promise = 0.99;
+  int streams = 8;  // programs at once of `streams`
 
   // ---- vliw: each part has its switch ----
   bool batches = true;   // requests of one model become one launch

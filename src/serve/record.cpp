@@ -19,10 +19,11 @@ std::string text_of(const Admission& admission) {
 }
 
 std::string text_of(const Policy& p) {
-  return fmt::format("{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {}", to_string(p.kind),
-                     static_cast<int>(p.drop), p.admit_by_load ? 1 : 0, p.streams, p.batches,
-                     p.narrow, p.foresee, p.hold, p.reserve, p.shares, p.margin, p.straggler,
-                     p.patience.count(), p.share_slack.count(), p.best_effort.count());
+  return fmt::format("{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {} {}",
+                     to_string(p.kind), static_cast<int>(p.drop), p.admit_by_load ? 1 : 0,
+                     p.streams, p.batches, p.narrow, p.foresee, p.hold, p.reserve, p.shares,
+                     p.margin, p.straggler, p.patience.count(), p.share_slack.count(),
+                     p.best_effort.count(), p.promise);
 }
 
 bool read(std::istream& in, Time& time) {
@@ -42,7 +43,8 @@ bool read(std::istream& in, Policy& p) {
   in >> drop >> p.admit_by_load >> p.streams >> p.batches >> p.narrow >> p.foresee >> p.hold >>
       p.reserve >> p.shares >> p.margin >> p.straggler;
   p.drop = static_cast<Drop>(drop);
-  return in && read(in, p.patience) && read(in, p.share_slack) && read(in, p.best_effort);
+  return in && read(in, p.patience) && read(in, p.share_slack) && read(in, p.best_effort) &&
+         in >> p.promise;
 }
 
 bool read(std::istream& in, Job& job) {

@@ -51,6 +51,7 @@ struct Request {
   std::optional<std::chrono::nanoseconds>
       deadline;        // from `arrival`; none: the model's own, or as soon as possible
   int priority = 0;    // smaller is more urgent; 0: the model's own
+  double weight = 0;   // of its tenant's fair share, when it is first seen; 0: the model's own
   bool trace = false;  // fill Answer::trace
   Clock::time_point arrival = Clock::now();
   std::shared_ptr<void> keep;  // owns the bytes of the inputs
@@ -84,6 +85,7 @@ struct Trace {
 struct Answer {
   Outcome outcome = Outcome::kOk;
   std::optional<Error> error;  // of all outcomes but kOk
+  bool over_quota = false;     // of kRejected: its tenant's quota is why, not the load
   std::optional<std::chrono::nanoseconds> retry_after;
   std::vector<OutputView> outputs;
   std::shared_ptr<void> keep;  // owns the bytes of the outputs

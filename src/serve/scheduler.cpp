@@ -178,8 +178,8 @@ class Deciding {
     }
   }
 
-  /// The rest of the flows' heads that fit into the batch and are not due before `end`, most urgent
-  /// first.
+  /// The rest of the flows' heads that fit into the batch and whose deadline is not before `end`,
+  /// most urgent first.
   void join(Start& start, int batch, Time end) {
     while (start.rows < batch) {
       int chosen = -1;
@@ -187,7 +187,7 @@ class Deciding {
         if (window_.flows()[f].model != start.model || !waits(f) ||
             start.rows + head(f).rows > batch)
           continue;
-        if (due(f) < end) continue;
+        if (head(f).deadline < end) continue;
         if (chosen < 0 || due(f) < due(static_cast<size_t>(chosen))) chosen = static_cast<int>(f);
       }
       if (chosen < 0) return;
@@ -528,7 +528,8 @@ Time earliest_end(const Window& window, const ModelTimes& model, Time now, const
     ends.assign(1, {now, window.free(machine)});
     for (const Running& run : window.running())
       if (run.machine == machine)
-        ends.emplace_back(std::max(run.started + run.predicted, now), run.slots);
+        ends.emplace_back(std::max(run.started + scaled(run.predicted, policy.margin), now),
+                          run.slots);
     std::sort(ends.begin() + 1, ends.end());
     int free = 0;
     for (const auto& [at, slots] : ends) {
@@ -565,8 +566,11 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
   const Time delay(static_cast<int64_t>(ahead / window.slots() / window.machines()));
   const Time end = earliest_end(window, model, now, policy, job.rows) + delay + model.away;
   if (full) return {false, Why::kQueueFull, std::max(end - now, Time(1'000'000))};
-  if (end <= job.deadline) return {};
-  return {false, Why::kLoad, end - job.deadline};
+  // What it waits for is known less well than how long it runs itself.
+  const Time waits = std::max(end - now - quick, Time(0));
+  const Time late = end + scaled(waits, window.caution(job.model) - 1) - job.deadline;
+  if (late <= Time(0)) return {};
+  return {false, Why::kLoad, late};
 }
 
 }  // namespace obelisk::serve

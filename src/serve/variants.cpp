@@ -162,6 +162,11 @@ Result<Program> Programs::compile(int batch, int width,
   return program;
 }
 
+void Programs::close() {
+  network_ = {}, compiled_.reset();
+  weights_ = std::make_shared<runtime::WeightPool>();
+}
+
 Result<std::unique_ptr<Seat>> Variant::take() {
   {
     std::lock_guard lock(mutex_);

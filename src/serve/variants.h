@@ -49,6 +49,9 @@ class Programs {
 
   /// `interrupted` is asked now and then. Errors: those of the compiler; kInterrupted.
   Result<Program> compile(int batch, int width, const std::function<bool()>& interrupted) const;
+  /// None will be compiled any more: gives back the model's file and what all programs were made
+  /// from. Not while compile() runs.
+  void close();
 
  private:
   Programs() = default;

@@ -126,7 +126,10 @@ uint64_t Window::apply(const Decisions& decisions, const Policy& policy, Time no
     left(job);
     return number;
   };
-  for (const GiveUp& given : decisions.given_up) take(given.job);
+  for (const GiveUp& given : decisions.given_up) {
+    take(given.job);
+    judge(given.job.model, false, policy);
+  }
   for (const Start& start : decisions.starts) {
     CHECK(!start.jobs.empty(), "a start of nothing");
     free_[static_cast<size_t>(start.machine)] -= start.slots;
@@ -142,6 +145,8 @@ uint64_t Window::apply(const Decisions& decisions, const Policy& policy, Time no
     running_.push_back({next_run_++, start.machine, start.model, start.variant, start.slots,
                         start.jobs.front().tenant, static_cast<int>(start.jobs.size()), now,
                         start.predicted});
+    for (const Job& job : start.jobs)
+      if (job.deadline != kNever) running_.back().deadlines.push_back(job.deadline);
   }
   return first;
 }
@@ -161,7 +166,20 @@ void Window::finish(uint64_t run, Time took, const Policy& policy) {
     if (tenant.ratio > policy.straggler) tenant.demoted = true;
     if (tenant.ratio < 1 + kBack * (policy.straggler - 1)) tenant.demoted = false;
   }
+  for (const Time deadline : at->deadlines)
+    judge(at->model, at->started + took <= deadline, policy);
   running_.erase(at);
+}
+
+/// A miss counts as much as the answers in time that the promise asks for beside it.
+void Window::judge(int model, bool in_time, const Policy& policy) {
+  constexpr double kStep = 0.05, kMost = 4;
+  if (policy.promise <= 0 || policy.promise >= 1) return;
+  if (caution_.size() <= static_cast<size_t>(model))
+    caution_.resize(static_cast<size_t>(model) + 1, 1);
+  double& caution = caution_[static_cast<size_t>(model)];
+  caution += in_time ? -kStep * (1 - policy.promise) / policy.promise : kStep;
+  caution = std::clamp(caution, 1.0, kMost);
 }
 
 int Window::running_of(int model) const {

@@ -1,7 +1,7 @@
 /// serve/window.h — what the scheduler sees: requests that wait, programs that run, what every
 /// tenant has had.
 ///
-/// Plain data with a few verbs. It knows no threads and no clock: whoever owns it says what
+/// Plain data with a few verbs. It knows no threads and no clock: its owner says what
 /// happened and when. The same calls in the same order leave the same window.
 #pragma once
 
@@ -106,6 +106,7 @@ struct Running {
       tenant = 0;  // tenant: of its most urgent request
   int requests = 0;
   Time started{0}, predicted{0};
+  std::vector<Time> deadlines = {};  // of its requests that have one
 };
 
 class Window {
@@ -141,12 +142,18 @@ class Window {
     return static_cast<size_t>(model) < gaps_.size() ? gaps_[static_cast<size_t>(model)].mean
                                                      : kNever;
   }
+  /// By what the wait that is predicted for a request of a model is multiplied at admission: 1, and
+  /// more where more of those that were admitted missed their deadline than Policy::promise allows.
+  double caution(int model) const {
+    return static_cast<size_t>(model) < caution_.size() ? caution_[static_cast<size_t>(model)] : 1;
+  }
   /// The tenant that has had least of those that wait.
   double least_used() const;
   int last_flow() const { return last_flow_; }  // that was started, for turns
 
  private:
   void left(const Job& job);
+  void judge(int model, bool in_time, const Policy& policy);
   int slots_;
   std::vector<int> free_;
   std::vector<Flow> flows_;
@@ -157,7 +164,8 @@ class Window {
   struct Gap {
     Time last = -kNever, mean = kNever;
   };
-  std::vector<Gap> gaps_;  // by model
+  std::vector<Gap> gaps_;        // by model
+  std::vector<double> caution_;  // by model
   uint64_t next_run_ = 1;
   int waiting_ = 0, last_flow_ = -1;
 };

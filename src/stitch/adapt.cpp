@@ -124,8 +124,7 @@ bool take_columns(Draft& draft, const Graph& graph, const Views& views,
                   const machine::Machine& device, ValueId out, const ops::Loop& form,
                   const Exprs& scratch,
                   const std::vector<std::pair<ValueId, std::vector<ExprId>>>& reads) {
-  constexpr int64_t kMostColumns = 8192;   // of a row in registers
-  constexpr int64_t kFewElements = 65536;  // with which a machine is not full anyway
+  constexpr int64_t kMostColumns = 8192;  // of a row in registers
   Body& body = draft.group.body;
   const size_t rank = form.domain.size();
   std::vector<int> slot_of(rank, -1);  // by the reader's coordinate
@@ -158,7 +157,7 @@ bool take_columns(Draft& draft, const Graph& graph, const Views& views,
   if (rows != element_count(body.domain) || columns == 1 || columns > kMostColumns ||
       most_column > least_row)
     return false;
-  if (rows < device.sms && rows * columns > kFewElements) return false;
+  if (rows < device.sms && rows * columns > machine::thresholds::kWidenedElements) return false;
   for (size_t d = 0; d < rank; ++d) {
     if (slot_of[d] >= 0 || form.domain[d] == 1) continue;
     body.exprs.coord(static_cast<int>(body.domain.size()), form.domain[d]);

@@ -114,7 +114,7 @@ void Views::place_concatenations() {
       const graph::Value& value = graph_.value(v);
       const bool made = value.producer != graph::kNone && !value.is_constant();
       const Kind kind = made ? ops::row(graph_.node(value.producer).op).kind : Kind::kCustom;
-      // An Identity that is left after the passes is a copy that somebody wants.
+      // An Identity that is left after the passes is a copy that is wanted.
       const Op op = made ? graph_.node(value.producer).op : Op::Concat;
       const bool storable = made && loop(value.producer, value.producer_output) &&
                             (kind != Kind::kMove || op == Op::Concat || op == Op::Identity);

@@ -7,13 +7,12 @@ namespace obelisk::stitch {
 
 /// A light node that readers can compute as they read.
 bool Former::can_be_left(NodeId n, const Loop& form, const std::vector<Read>& reads) const {
-  constexpr size_t kMostReads = 6;
-  constexpr int kMostExprs = 48;
   const graph::Node& node = graph_.node(n);
   const Kind kind = ops::row(node.op).kind;
   if ((kind != Kind::kMap && kind != Kind::kMove) || node.outputs.size() != 1) return false;
   const ValueId out = node.outputs[0];
-  if (form.combine != Combine::kNone || reads.size() > kMostReads || form.exprs.size() > kMostExprs)
+  if (form.combine != Combine::kNone || reads.size() > machine::thresholds::kMostReadsLeft ||
+      form.exprs.size() > machine::thresholds::kMostExprsLeft)
     return false;
   if (graph_.is_output(out) || views_.needs_storage(out) || views_.has_pieces(out) ||
       views_.layout(out).storage != out)
@@ -47,12 +46,12 @@ bool Former::left_to_reduction(NodeId n, const Loop& form, const std::vector<Rea
 /// One that would begin a group, whose readers can compute it at once: what it reads is stored
 /// anyway.
 bool Former::left_to_readers(NodeId n, const Loop& form, const std::vector<Read>& reads) const {
-  constexpr double kMostAgain = 16384;  // elements computed again; a phase costs more
   if (!can_be_left(n, form, reads)) return false;
   const ValueId out = graph_.node(n).outputs[0];
   const auto count = static_cast<double>(graph_.type(out).count());
   const std::optional<double> read = elements_read(out);
-  return read && *read - count <= std::max(kMostAgain, 0.05 * count);
+  return read && *read - count <= std::max(machine::thresholds::kComputedAgain,
+                                           machine::thresholds::kComputedAgainShare * count);
 }
 
 bool Former::is_light(Scalar scalar) {
@@ -94,7 +93,7 @@ std::optional<double> Former::elements_read(ValueId value) const {
       const auto whole = static_cast<double>(graph_.type(out).count());
       double read = whole;
       if (views_.is_view(user) && views_.layout(out).storage != out) {
-        // A copy into a concatenation: it walks its own elements, whoever reads them there.
+        // A copy into a concatenation: it walks its own elements, whichever node reads them there.
       } else if (views_.is_view(user)) {
         if (views_.needs_storage(out)) return std::nullopt;
         const std::optional<double> beyond = elements_read(out);

@@ -125,7 +125,7 @@ inline constexpr int64_t kFewestPipelinedRows = kernels::pipelined_bounds::kFewe
                          kMostPipelinedRows = kernels::pipelined_bounds::kMostRows + 1;
 /// Whether gangs of workers compute the split-K parts of such a GEMM and add them, so that an
 /// epilogue joins it as it joins other GEMMs: where all gangs run at once with tiles of up to 112
-/// columns. Wider tiles were not measured.
+/// columns.
 inline bool splits_meet(const machine::Machine& machine, const machine::Strategy& strategy,
                         int64_t rows, int64_t columns, int64_t parts) {
   using namespace kernels::pipelined_bounds;

@@ -102,7 +102,7 @@ Plan plan(const Graph& graph, const machine::Machine& device, const machine::Str
   for (int draft_id : grouping.order) {
     Draft& draft = grouping.drafts[draft_id];
     if (!stores_something(draft.group))
-      continue;  // whoever takes its values reads none of their elements
+      continue;  // readers of its values read none of their elements
     place[draft_id] = static_cast<int>(plan.groups.size());
     for (int before : draft.after)
       if (place[before] >= 0) draft.group.after.push_back(place[before]);
@@ -132,9 +132,10 @@ Plan plan(const Graph& graph, const machine::Machine& device, const machine::Str
 }
 
 ops::Gangs gangs_of(const machine::Machine& device, const Options& options) {
-  if (device.family == machine::Family::kCpu) return {.most = 1};
+  if (device.family == machine::Family::kCpu) return {.most = 1, .costs = device.costs.recurrence};
   if (!options.gangs) return {};
-  ops::Gangs gangs{.most = device.gang, .registers = device.gang_registers};
+  ops::Gangs gangs{
+      .most = device.gang, .registers = device.gang_registers, .costs = device.costs.recurrence};
   while (gangs.most > device.sms) gangs.most /= 2;
   return gangs;
 }

@@ -30,8 +30,7 @@ Views::Views(const Graph& graph, const Options& options, const kernels::TileLibr
     if (tiles_) store_product_operands(), find_dual_gemms();
   }
   for (ValueId v : graph.outputs()) stored_[v] = true;
-  for (const auto& [out, pieces] :
-       pieces_)  // whoever reads the concatenation, or takes it as an output
+  for (const auto& [out, pieces] : pieces_)  // by readers of the concatenation, or as an output
     for (ValueId v : pieces) stored_[v] = true;
   for (NodeId n : graph.order()) {
     std::string why;
@@ -141,7 +140,7 @@ void Views::find_views() {
         graph_.is_output(node.outputs[0]))
       continue;
     if (layouts_[node.outputs[0]].storage != node.outputs[0])
-      continue;  // a piece of a concatenation is stored there by whoever makes it
+      continue;  // a piece of a concatenation is stored there by its producer
     const std::vector<NodeId> users = graph_.users(node.outputs[0]);
     if (users.size() != 1) continue;
     const Kind reader = ops::row(graph_.node(users[0]).op).kind;

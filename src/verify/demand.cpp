@@ -194,7 +194,7 @@ std::optional<std::vector<int64_t>> touched_dims(const ops::Call& call) {
   return touched;
 }
 
-/// Images of a batch: of the first input, and of a mask and kept keys where they have one each.
+/// Images of a batch: of the first input, and of a mask and cached keys where they have one each.
 std::optional<Links> batch_links(const ops::Call& call) {
   const int64_t batch = call.out().shape[0];
   Links links{std::vector<bool>(static_cast<size_t>(call.out().rank()), false), {}};

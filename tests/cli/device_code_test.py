@@ -1,7 +1,7 @@
 """What the device compiler makes of networks with the suite's layers (device_networks.py), beside the committed table device_code.json: of each kernel
 registers, spilled bytes, shared memory and launches, of each program launches, phases and barriers. NVRTC compiles without a GPU, and its version is pinned
 (scripts/requirements.txt), so the numbers are exact: a change that costs registers is seen where it is made, and not in next week's measurements.
-The same networks, with fewer pixels, tokens or rows, are dealt to 132 virtual SMs of the CPU and compared with the reference.
+The same networks, with fewer pixels, tokens or rows, run on 132 virtual SMs of the CPU and compared with the reference.
 
     python tests/cli/device_code_test.py --bless             # writes the table anew, all of it
     python tests/cli/device_code_test.py --bless minilm …    # of these networks alone
@@ -38,7 +38,7 @@ COLUMNS = ("name", "ops", "launches", "registers", "spill_bytes", "smem_bytes") 
 
 # ---- the numbers of a program ------------------------------------------------------------------
 def numbers(report):
-    """What is recorded of one `compile --json` and the `inspect --json` of its file. Of functions that kernels call the assembler tells spills alone."""
+    """What is recorded of one `compile --json` and the `inspect --json` of its file. Of functions that kernels call the assembler reports spills alone."""
     def ordinal(one):
         return int("".join(re.findall(r"obk_\w+?_(\d+)$", one["name"])) or -1)
 

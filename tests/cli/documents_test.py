@@ -1,9 +1,11 @@
 """What the documents say is there: links and paths, verbs and flags of docs/cli.md, commands that are shown, tests that
 docs/papers.md names, and the picture of the README."""
+import fnmatch
 import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, VERBS
@@ -45,6 +47,30 @@ def test_links_lead_somewhere(document):
 def test_files_that_are_named_exist(document):
     for path in re.findall(rf"`({FOLDERS}/[\w./-]+\w)`", prose(document)):
         assert (ROOT / path).exists() or path.startswith("build"), f"{name_of(document)}: {path}"
+
+
+ROOMS = [path for path in sorted((ROOT / "src").glob("*/README.md")) if path.parent.name not in ("api", "capi")]
+
+
+@pytest.mark.parametrize("readme", ROOMS, ids=name_of)
+def test_a_rooms_readme_names_its_files(readme):
+    """Each file that its tables name is there, and each header of the room is named: a reader finds what decides something by the table alone."""
+    room = readme.parent
+    tested = [path for path in room.rglob("*") if path.is_file() and "test" not in path.relative_to(room).parts]
+    ours = {str(path.relative_to(room)) for path in tested}
+    named = set()
+    for row in re.findall(r"^\| (.*?) \|", readme.read_text(), re.MULTILINE):
+        folder = ""
+        for name in re.findall(r"`([\w/*.]+)`", row):
+            path = name if "/" in name else folder + name
+            folder = path.rpartition("/")[0] + "/" if "/" in path else ""
+            found = {each for each in ours if any(fnmatch.fnmatchcase(each, p) for p in (path, path + ".h", path + ".cpp", "onnx/" + path + ".h", "onnx/" + path + ".cpp"))}
+            assert found or "." not in name, f"{name_of(readme)}: {name}"
+            named |= found
+    headers = {each for each in ours if each.endswith((".h", ".cuh"))}
+    prose_too = set(re.findall(r"`(?:[\w]+/)*(\w+)(?:\.\w+|\.\*)?`", readme.read_text()))
+    unnamed = {each for each in headers - named if Path(each).stem not in prose_too and "/door/" not in "/" + each and Path(each).stem != room.name}
+    assert not unnamed, f"{name_of(readme)} does not name {sorted(unnamed)}"
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,7 @@ CASES = {
 }
 
 
-# A small process of its own starts the program: a child's peak begins with the memory of whoever
+# A small process of its own starts the program: a child's peak begins with the memory of what
 # forked it.
 LAUNCHER = """
 import json, resource, subprocess, sys, time

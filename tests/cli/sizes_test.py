@@ -44,6 +44,9 @@ def test_functions_are_found_with_their_lines():
     ('#include "stitch/stitch.h"\n', "passes looks right, to stitch"),
     ('#include "graph/print.h"\n', "side entrance to graph"),
     ("\n" * 2000, ""),  # length is no breach
+    ("int x;" + " " * 95 + "\n", "101 columns"),
+    ("auto s = R\"ir(\n" + "a" * 200 + ")ir\";\n", ""),  # a raw string's lines are another language's
+    ("auto s = R\"ir(\n)ir\";\n" + "a" * 200, "a.h:3: 200 columns"),
 ])
 def test_rooms_know_their_words(tmp_path, monkeypatch, text, wrong):
     rooms = check_rooms.read_rooms(ROOT / "src" / "rooms.txt")
@@ -52,7 +55,7 @@ def test_rooms_know_their_words(tmp_path, monkeypatch, text, wrong):
     path.write_text(text)
     monkeypatch.setattr(check_rooms, "ROOT", tmp_path)
     order = {name: place for place, (name, _) in enumerate(rooms)}
-    said = "\n".join(check_rooms.check_file(path, "passes", dict(rooms)["passes"], order, columns=False))
+    said = "\n".join(check_rooms.check_file(path, "passes", dict(rooms)["passes"], order)) + "\n".join(check_rooms.check_columns(path))
     assert wrong in said and bool(said) == bool(wrong), said
 
 

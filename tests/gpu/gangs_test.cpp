@@ -2,7 +2,7 @@
 // while weights stream through every SM and members are late by turns. Skipped where no GPU is.
 // OBELISK_GPU_STEPS sets the steps of a run.
 #include "base/test/apart.h"
-#include "device.h"
+#include "weight_stream.h"
 
 namespace obelisk::runtime::cuda {
 namespace {
@@ -118,19 +118,15 @@ extern "C" __global__ void __launch_bounds__(256, 1) gang_missed(uint64_t* words
 void stress(const char* name, bool dsmem) {
   OPEN(g, kText, "OBK_WATCHDOG=4000000000LL");
   const char* wished = getenv("OBELISK_GPU_STEPS");
-  const int steps = (wished ? atoi(wished) : 40000) / 4 * 4, gangs = g.gpu.sms / 8, shared = 36864;
-  const int64_t weight_words = int64_t{64} << 20;
-  std::vector<uint32_t> host(static_cast<size_t>(weight_words));
-  for (size_t k = 0; k < host.size(); ++k) host[k] = static_cast<uint32_t>(k) * 747796405u;
-  DevicePointer weights = g.make(host.size() * 4, 0), wrong = g.make(8, 0), watch = 0;
-  ASSERT_EQ(g.d->CopyToDevice(weights, host.data(), host.size() * 4), 0);
+  const int steps = (wished ? atoi(wished) : 40000) / 4 * 4, gangs = g.gpu.sms / 8;
+  const WeightStream stream(g);
+  DevicePointer weights = stream.weights, wrong = g.make(8, 0), watch = 0;
   DevicePointer exchange = g.make(static_cast<size_t>(gangs) * (8 + 512) * 8, 0);
+  const int shared = WeightStream::kShared;
   const Handle kernel = g.function(name, shared);
-  Handle begin = nullptr, end = nullptr;
-  g.d->EventCreate(&begin, 0), g.d->EventCreate(&end, 0);
   for (int late : {0, 0, 400, 6000}) {  // clocks; numbers go on from run to run
-    g.d->EventRecord(begin, nullptr);
-    int64_t words = weight_words;
+    stream.starts();
+    int64_t words = WeightStream::kWords;
     int count = steps, most = late;
     void* list[] = {&exchange, &weights, &words, &wrong, &count, &most, &watch};
     const auto ctas = static_cast<unsigned>(gangs * 8);
@@ -138,22 +134,19 @@ void stress(const char* name, bool dsmem) {
       ASSERT_EQ(g.d->Launch(kernel, ctas, 1, 1, 256, 1, 1, shared, nullptr, list, nullptr), 0);
     else
       ASSERT_EQ(g.d->LaunchCooperative(kernel, ctas, 1, 1, 256, 1, 1, shared, nullptr, list), 0);
-    g.d->EventRecord(end, nullptr);
-    const Status done = check(g.d->CtxSynchronize(), "stress");
-    ASSERT_TRUE(done.ok()) << done.error().text();
-    float millis = 0;
-    g.d->EventElapsed(&millis, begin, end);
+    stream.ends();
+    const std::optional<double> us = stream.finished("stress");
+    ASSERT_TRUE(us);
     EXPECT_EQ(g.read<uint64_t>(wrong), 0u) << "late by up to " << late;
     fmt::print(
         "{{\"stress\": \"words of {} gangs, {}\", \"late\": {}, \"steps\": {}, "
         "\"us_a_step\": {:.3f}, \"wrong_words\": {}}}\n",
-        gangs, dsmem ? "clusters" : "one kernel", late, steps, millis * 1e3 / steps,
+        gangs, dsmem ? "clusters" : "one kernel", late, steps, *us / steps,
         g.read<uint64_t>(wrong));
   }
   if (!dsmem) {
     EXPECT_EQ(g.read<uint64_t>(exchange), static_cast<uint64_t>(steps) * 4);
   }
-  g.d->EventDestroy(begin), g.d->EventDestroy(end);
 }
 
 TEST(GangWords, AreRightWhileWeightsStream) { stress("gangs_stress", false); }
@@ -167,21 +160,9 @@ TEST(GangWords, WatchdogNamesTheWaitForAMember) {
 }
 TEST(GangWords, DISABLED_WatchdogNamesTheWaitForAMember) {
   OPEN(g, kText, "OBK_WATCHDOG=200000000");
-  void* memory = nullptr;
-  ASSERT_EQ(g.d->MemHostAlloc(&memory, 64, kHostMapped), 0);
-  memset(memory, 0, 64);
   const DevicePointer words = g.make(2048, 0);
-  ASSERT_EQ(g.launch(g.function("gang_missed", 0), 8, 0, nullptr, words, memory), 0);
-  EXPECT_NE(g.d->CtxSynchronize(), 0);
-  struct {
-    uint32_t hit, sm, task, kind;
-    uint64_t counter, want, have;
-  } seen;
-  memcpy(&seen, memory, sizeof seen);
-  EXPECT_EQ(seen.hit, 1u);
+  const ObkWatch seen = watched(g, "gang_missed", 8, words);
   EXPECT_EQ(seen.kind, 4u);
-  EXPECT_EQ(seen.task, 42u);
-  EXPECT_EQ(seen.counter, words);
   EXPECT_EQ(seen.want, 5u);
 }
 

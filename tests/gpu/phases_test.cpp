@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "base/test/apart.h"
-#include "device.h"
+#include "weight_stream.h"
 
 namespace obelisk::runtime::cuda {
 namespace {
@@ -139,23 +139,14 @@ struct Instance {
 };
 
 /// The stress's kernels, and weights for them.
-struct Load {
-  static constexpr int kShared = 36864;
-  static constexpr int64_t kWeightWords = int64_t{64} << 20;
-  Device& g;
+struct Load : WeightStream {
   int sms = g.gpu.sms;
-  DevicePointer weights = 0;
-  Handle plain = nullptr, ends = nullptr, begin = nullptr, end = nullptr;
+  Handle plain = nullptr, early = nullptr;
 
-  explicit Load(Device& device) : g(device) {
-    std::vector<uint32_t> host(static_cast<size_t>(kWeightWords));
-    for (size_t k = 0; k < host.size(); ++k) host[k] = static_cast<uint32_t>(k) * 747796405u;
-    weights = g.make(host.size() * 4, 0);
-    EXPECT_EQ(g.d->CopyToDevice(weights, host.data(), host.size() * 4), 0);
-    plain = g.function("barrier_stress", kShared), ends = g.function("barrier_ends_early", kShared);
-    g.d->EventCreate(&begin, 0), g.d->EventCreate(&end, 0);
+  explicit Load(Device& device) : WeightStream(device) {
+    plain = g.function("barrier_stress", kShared);
+    early = g.function("barrier_ends_early", kShared);
   }
-  ~Load() { g.d->EventDestroy(begin), g.d->EventDestroy(end); }
 
   static int phases() {
     const char* text = getenv("OBELISK_GPU_PHASES");
@@ -168,15 +159,13 @@ struct Load {
     return made;
   }
   int start(const Instance& of, int phases, int idle, Handle stream) const {
-    return g.launch(plain, sms, kShared, stream, of.counter, of.words, weights, kWeightWords,
-                    of.wrong, phases, idle, of.span);
+    return g.launch(plain, sms, kShared, stream, of.counter, of.words, weights, kWords, of.wrong,
+                    phases, idle, of.span);
   }
   /// Waits for all; says the counts of a form of the signal, by its name.
   void finish(const char* form, std::initializer_list<Instance> all, int phases) const {
-    const Status done = check(g.d->CtxSynchronize(), form);
-    ASSERT_TRUE(done.ok()) << done.error().text();
-    float millis = 0;
-    g.d->EventElapsed(&millis, begin, end);
+    const std::optional<double> us = finished(form);
+    ASSERT_TRUE(us);
     uint64_t wrong = 0;
     for (const Instance& of : all) {
       wrong += g.read<uint64_t>(of.wrong);
@@ -188,7 +177,7 @@ struct Load {
     fmt::print(
         "{{\"test\": \"{}\", \"phases\": {}, \"instances\": {}, \"us_a_phase\": {:.3f}, "
         "\"wrong_words\": {}}}\n",
-        form, phases, all.size(), millis * 1e3 / phases, wrong);
+        form, phases, all.size(), *us / phases, wrong);
   }
 };
 
@@ -198,9 +187,9 @@ TEST(Phases, BarrierUnderStreamingWeights) {
   const int phases = Load::phases();
   for (const int idle : {0, 1}) {
     const Instance one = load.make();
-    g.d->EventRecord(load.begin, nullptr);
+    load.starts();
     ASSERT_EQ(load.start(one, phases, idle, nullptr), 0);
-    g.d->EventRecord(load.end, nullptr);
+    load.ends();
     load.finish(idle ? "barrier, three CTAs in eight idle" : "barrier, weights after the signal",
                 {one}, phases);
     if (HasFatalFailure()) return;
@@ -208,11 +197,11 @@ TEST(Phases, BarrierUnderStreamingWeights) {
   Handle streams[2] = {};
   for (Handle& stream : streams) ASSERT_EQ(g.d->StreamCreate(&stream, kStreamNonBlocking), 0);
   const Instance one = load.make(), two = load.make();
-  g.d->EventRecord(load.begin, streams[0]);
+  load.starts(streams[0]);
   ASSERT_EQ(load.start(one, phases, 0, streams[0]), 0);
   ASSERT_EQ(load.start(two, phases, 0, streams[1]), 0);
   ASSERT_EQ(g.d->StreamSynchronize(streams[1]), 0);
-  g.d->EventRecord(load.end, streams[0]);
+  load.ends(streams[0]);
   load.finish("barrier, two streams at once", {one, two}, phases);
   if (HasFatalFailure()) return;
   int fit = 0;  // CTAs of the kernel on an SM: with two the streams ran at once, each with its own
@@ -245,8 +234,8 @@ TEST(Phases, ACountInTheMiddleOfABarrierIsClearedForTheNextContext) {
               stop_phase = k == 0 ? 0 : phases * k / 4;
     SCOPED_TRACE(fmt::format("CTA {} leaves before phase {} of {}", stop_sm, stop_phase, phases));
     ASSERT_EQ(
-        g.launch(load.ends, load.sms, Load::kShared, nullptr, one.counter, one.words, load.weights,
-                 Load::kWeightWords, one.wrong, phases, 0, one.span, stop_sm, stop_phase, patience),
+        g.launch(load.early, load.sms, Load::kShared, nullptr, one.counter, one.words, load.weights,
+                 Load::kWords, one.wrong, phases, 0, one.span, stop_sm, stop_phase, patience),
         0);
     Status done = check(g.d->CtxSynchronize(), "a run that ends early");
     ASSERT_TRUE(done.ok()) << done.error().text();
@@ -257,9 +246,9 @@ TEST(Phases, ACountInTheMiddleOfABarrierIsClearedForTheNextContext) {
     done = copy_in(*g.d, one.counter, zero, sizeof zero, "the barrier");
     ASSERT_TRUE(done.ok()) << done.error().text();
     ASSERT_EQ(g.d->MemsetD8(one.words, 0xee, static_cast<size_t>(load.sms) * 1536 * 8), 0);
-    g.d->EventRecord(load.begin, nullptr);
+    load.starts();
     ASSERT_EQ(load.start(one, phases, 0, nullptr), 0);
-    g.d->EventRecord(load.end, nullptr);
+    load.ends();
     load.finish("barrier, after a run that ended early", {one}, phases);
     if (HasFatalFailure()) return;
     ASSERT_EQ(g.d->MemsetD8(one.counter, 0, 128), 0);
@@ -298,21 +287,9 @@ TEST(Phases, WatchdogNamesWhatWasWaitedFor) {
 }
 TEST(Phases, DISABLED_WatchdogNamesWhatWasWaitedFor) {
   OPEN(g, kText, "OBK_WATCHDOG=200000000");
-  void* memory = nullptr;
-  ASSERT_EQ(g.d->MemHostAlloc(&memory, 64, kHostMapped), 0);
-  memset(memory, 0, 64);
   const DevicePointer counter = g.make(128, 0);
-  ASSERT_EQ(g.launch(g.function("barrier_missed", 0), 4, 0, nullptr, counter, memory), 0);
-  EXPECT_NE(g.d->CtxSynchronize(), 0);
-  struct {
-    uint32_t hit, sm, task, kind;
-    uint64_t counter, want, have;
-  } seen;
-  memcpy(&seen, memory, sizeof seen);
-  EXPECT_EQ(seen.hit, 1u);
+  const ObkWatch seen = watched(g, "barrier_missed", 4, counter);
   EXPECT_EQ(seen.kind, 1u);
-  EXPECT_EQ(seen.task, 42u);
-  EXPECT_EQ(seen.counter, counter);
   EXPECT_EQ(seen.want, 4u);
   EXPECT_EQ(seen.have, 3u);
   fmt::print(

@@ -73,8 +73,11 @@ def save_slow(folder, toml=""):
                 {"w": random(size, size) / 36}, toml)
 
 
+PATIENCE = float(os.environ.get("OBELISK_PATIENCE", 1))  # more for a program that a sanitizer slows down
+
+
 def wait_until(true, seconds=60):
-    until = time.monotonic() + seconds
+    until = time.monotonic() + seconds * PATIENCE
     while not true():
         assert time.monotonic() < until, "it did not happen"
         time.sleep(0.02)
@@ -83,11 +86,21 @@ def wait_until(true, seconds=60):
 class Server:
     """The program, serving a folder on ports that were free."""
 
-    def __init__(self, models, environment, *flags, ready=True):
+    def __init__(self, models, environment, *flags, ready=True, ends_with_us=False):
+        """ends_with_us: it is killed when the thread that started it ends, however that ends."""
+        first = ["setpriv", "--pdeathsig", "KILL"] if ends_with_us else []
         self.log_path = models.parent / f"{models.name}-{time.monotonic_ns()}.log"
         self.process = subprocess.Popen(
-            [str(PROGRAM), "serve", str(models), "--http", "0", "--grpc", "0", "--metrics", "0", "--log-file", str(self.log_path), *map(str, flags)],
+            [*first, str(PROGRAM), "serve", str(models), "--http", "0", "--grpc", "0", "--metrics", "0", "--log-file", str(self.log_path), *map(str, flags)],
             env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            self.settle(ready)
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def settle(self, ready):
         listening = self.wait_for_line(lambda line: line.get("state") == "listening")
         self.http, self.grpc, self.metrics = (f"127.0.0.1:{listening[key]}" for key in ("http", "grpc", "metrics"))
         self.port = listening["http"]
@@ -100,7 +113,7 @@ class Server:
         return [json.loads(line) for line in self.log_path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def wait_for_line(self, wanted, seconds=90):
-        until = time.monotonic() + seconds
+        until = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < until:
             for line in self.lines():
                 if wanted(line):

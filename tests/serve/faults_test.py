@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 
@@ -177,6 +178,21 @@ def test_almost_requests(tmp_path, server, seed):
         fuzzing.fuzz_grpc(channel, chance.Random(seed), 150)
     assert server.ask("POST", "/v2/logging", {"log_info": True, "log_verbose_level": 0})[0] == 200
     assert server.ask("POST", INFER, MLP)[0] == 200
+
+
+def test_the_fuzzer_leaves_no_server_behind():
+    """Whatever ends it."""
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        fuzzer = subprocess.Popen([sys.executable, fuzzing.__file__], stderr=subprocess.DEVNULL)
+        try:
+            children = f"/proc/{fuzzer.pid}/task/{fuzzer.pid}/children"
+            wait_until(lambda: open(children).read().split())
+            server = int(open(children).read().split()[0])
+            time.sleep(0.2)
+        finally:
+            fuzzer.send_signal(number)
+            fuzzer.wait()
+        wait_until(lambda: not os.path.exists(f"/proc/{server}"), 10)
 
 
 def test_almost_settings(tmp_path, environment):

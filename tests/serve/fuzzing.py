@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-STATUSES = {200, 400, 401, 403, 404, 405, 408, 411, 413, 414, 415, 417, 431, 500, 501, 503}
+STATUSES = {200, 400, 401, 403, 404, 405, 408, 411, 413, 414, 415, 417, 431, 499, 500, 501, 503}
 ODD = [b"", b"\0", b"\r\n", b"\r\n\r\n", b"{", b"}", b"[" * 200, b"-1", b"0", b"99999999999999999999", b"1e999", b"NaN", b"null", b"true", b"\xff\xfe", b"\xed\xa0\x80", b"%00", b"%zz", b"../..", b'"', b"\\u0000", b"\\ud800",
        b": ", b"chunked", b"gzip", b"18446744073709551615", b"-9223372036854775808", b"x" * 9000]
 VALUES = [None, True, -1, 0, 1, 2**31, 2**63, 2**64, -2**63, 1.5, 1e308, "", "x", "y", "mlp", "FP32", "BYTES", "\0", "é" * 50, [], {}, [[]], [None], {"a": 1}, [1] * 9, "A" * 5000]
@@ -192,12 +193,22 @@ def main():
     flags.add_argument("--seed", type=int, default=1)
     flags = flags.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    import grpc
     from conftest import PROGRAM, Server, save_mlp
     folder = Path(tempfile.mkdtemp(prefix="obelisk-fuzz-"))
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     save_mlp(folder / "models" / "mlp")
-    server = Server(folder / "models", environment, "--max-body", "4", "--body-timeout", "2")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    server = Server(folder / "models", environment, "--max-body", "4", "--body-timeout", "2", ends_with_us=True)
+    try:
+        fuzz(server, folder, environment, flags, PROGRAM, save_mlp)
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()
+
+
+def fuzz(server, folder, environment, flags, program, save_mlp):
+    import grpc
     body = {"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": [1] * 8}]}
     counts = {"http": 0, "grpc": 0, "toml": 0}
     first = None
@@ -210,7 +221,7 @@ def main():
             try:
                 fuzz_http(server, chance, 100)
                 fuzz_grpc(channel, chance, 100)
-                fuzz_settings(PROGRAM, environment, folder / "settings", chance, 40, save_mlp)
+                fuzz_settings(program, environment, folder / "settings", chance, 40, save_mlp)
                 server.ask("POST", "/v2/logging", {"log_info": True, "log_verbose_level": 0})
                 assert server.ask("POST", "/v2/models/mlp/infer", body)[0] == 200
                 assert server.process.poll() is None

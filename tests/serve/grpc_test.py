@@ -1,6 +1,8 @@
 """The protocol over gRPC: tritonclient, and messages that no client would send."""
 
 import json
+import signal
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -50,6 +52,41 @@ def test_health_and_metadata(client):
 def test_health_service(channel):
     check = channel.unary_unary("/grpc.health.v1.Health/Check", request_serializer=lambda x: x, response_deserializer=lambda x: x)
     assert check(b"") == b"\x08\x01"
+    service = b"inference.GRPCInferenceService"
+    assert check(b"\x0a" + bytes([len(service)]) + service) == b"\x08\x01"
+    with pytest.raises(grpc.RpcError) as refused:
+        check(b"\x0a\x06nobody")
+    assert refused.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_health_is_watched(channel):
+    watch = channel.unary_stream("/grpc.health.v1.Health/Watch", request_serializer=lambda x: x, response_deserializer=lambda x: x)
+    states = watch(b"")
+    assert next(states) == b"\x08\x01"
+    states.cancel()
+    assert next(watch(b"\x0a\x06nobody", timeout=30)) == b"\x08\x03"
+
+
+def test_who_watches_sees_the_server_drain(models, start):
+    own = start(models, "--no-verify", "--grace", "0.3")
+    with grpc.insecure_channel(own.grpc) as channel:
+        states = channel.unary_stream("/grpc.health.v1.Health/Watch", request_serializer=lambda x: x, response_deserializer=lambda x: x)(b"", timeout=60)
+        assert next(states) == b"\x08\x01"
+        own.process.send_signal(signal.SIGTERM)
+        assert next(states) == b"\x08\x02"
+        with pytest.raises(grpc.RpcError) as ended:
+            next(states)
+        assert ended.value.code() == grpc.StatusCode.CANCELLED
+    assert own.process.wait(timeout=60) == 0
+
+
+def test_more_threads(models, start):
+    own = start(models, "--no-verify", "--grpc-threads", "3", "--http-threads", "2", "--spin", "0")
+    x = random(4, 8)
+    with triton.InferenceServerClient(own.grpc) as client, futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda row: client.infer("mlp", [given(x[row % 4:row % 4 + 1])]).as_numpy("y"), range(64)))
+    for row, answer in enumerate(answers):
+        np.testing.assert_allclose(answer, mlp(x[row % 4:row % 4 + 1]), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 5])

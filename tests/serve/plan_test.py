@@ -16,10 +16,10 @@ def test_plan(tmp_path):
     placed = [{one.split()[0] for one in gpu} for gpu in plan["gpus_of_plan"]]
     assert len(set().union(*placed)) == 24 and len(placed) == 4
     assert all(len(names) == len(gpu) for names, gpu in zip(placed, plan["gpus_of_plan"]))  # no GPU has a model twice
-    ours, dealt = plan["plans"]["placed"], plan["plans"]["in turn"]
+    ours, in_turn = plan["plans"]["placed"], plan["plans"]["in turn"]
     assert ours["asked"] > 500 and 0 < ours["in_time"] <= ours["asked"]
-    assert ours["busiest"] - ours["least_busy"] < dealt["busiest"] - dealt["least_busy"]
-    assert ours["share"] >= dealt["share"]
+    assert ours["busiest"] - ours["least_busy"] < in_turn["busiest"] - in_turn["least_busy"]
+    assert ours["share"] >= in_turn["share"]
 
 
 def test_no_room(tmp_path):

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
-from conftest import PROGRAM, mlp, random, save_mlp, save_slow
+from conftest import PROGRAM, mlp, random, save, save_mlp, save_slow
+from onnx import TensorProto, helper
 
 INFER = "/v2/models/mlp/infer"
 
@@ -36,6 +37,51 @@ def test_the_same_bits_in_any_mix(tmp_path, start):
             answers = list(pool.map(lambda cut: ask(server, cut[2], rows[cut[0]:cut[0] + cut[1]]), cuts))
         for (first, count, _), got in zip(cuts, answers):
             assert [one.tobytes() for one in got] == alone[first:first + count]
+
+
+def save_deep(folder):
+    """Products that are long enough to be summed in pieces, norms and an activation: what a batch could round otherwise."""
+    nodes, weights, before, width = [], {}, "x", 257
+    for k in range(3):
+        weights[f"w{k}"], weights[f"s{k}"] = random(width, width) / 16, random(width)
+        nodes += [helper.make_node("MatMul", [before, f"w{k}"], [f"m{k}"]), helper.make_node("LayerNormalization", [f"m{k}", f"s{k}"], [f"n{k}"], axis=-1),
+                  helper.make_node("Tanh", [f"n{k}"], [f"t{k}"]), helper.make_node("Add", [f"t{k}", before], [f"a{k}"])]
+        before = f"a{k}"
+    nodes.append(helper.make_node("Softmax", [before], ["y"], axis=-1))
+    return save(folder, nodes, {"x": (TensorProto.FLOAT, ["rows", width])}, {"y": (TensorProto.FLOAT, ["rows", width])}, weights, "batch = 16\n")
+
+
+def test_the_same_bits_in_joined_batches(tmp_path, start):
+    """60 requests at once that the engine joins: the bits of each row are those of the row alone, in whatever batch it was."""
+    save_slow(tmp_path / "models" / "slow")
+    save_deep(tmp_path / "models" / "deep")
+    server = start(tmp_path / "models", "--no-verify", "--threads", "2")
+    slow = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
+    rows = np.random.default_rng(5).standard_normal((64, 257), dtype=np.float32)
+
+    def traced(first, count):
+        with over_http.InferenceServerClient(server.http) as client:
+            one = over_http.InferInput("x", [count, 257], "FP32")
+            one.set_data_from_numpy(rows[first:first + count])
+            got = client.infer("deep", [one], parameters={"trace": True})
+            return got.as_numpy("y"), got.get_response()["parameters"]["trace_batch_rows"]
+    alone = [traced(k, 1) for k in range(64)]
+    assert {joined for _, joined in alone} == {1}
+    alone = [y.tobytes() for y, _ in alone]
+    chance, seen = np.random.default_rng(6), set()
+    for turn in range(20):
+        cuts = [(int(first), int(count)) for first, count in zip(chance.integers(0, 56, 60), chance.choice([1, 1, 1, 2, 5, 8], 60))]
+        with ThreadPoolExecutor(62) as pool:
+            for _ in range(2):
+                pool.submit(server.ask, "POST", "/v2/models/slow/infer", slow)
+            for (first, count), (y, joined) in zip(cuts, pool.map(lambda cut: traced(*cut), cuts)):
+                assert [one.tobytes() for one in y] == alone[first:first + count], (first, count, joined)
+                if joined > count:
+                    seen.add(joined)
+        if turn >= 1 and len(seen) >= 4:
+            break
+    assert len(seen) >= 4, seen  # batches of several sizes
+    assert server.stop() == 0
 
 
 def test_reasons_and_the_record(tmp_path, start):

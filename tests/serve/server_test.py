@@ -1,5 +1,6 @@
 """The server as a program: what it is given, deadlines, how it ends, who may call, and what must not harm it."""
 
+import gzip
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import threading
 import time
 
+import grpc
 import pytest
 from conftest import PROGRAM, random, save_mlp, save_slow, wait_until
 
@@ -26,7 +28,7 @@ def check(folder, environment):
 # ---- what it is given ----
 
 def test_settings(tmp_path, environment):
-    toml = 'deadline_ms = 12.5\npriority = 2\nweight = 3.0\nbatch = 4\nqueue_limit = 9\nprecision = "fp32"\n'
+    toml = 'deadline_ms = 12.5\npriority = 2\nweight = 3.0\nbatch = 4\nqueue_limit = 9\nprecision = "fp32"\nmemory_mib = 100\n'
     save_mlp(tmp_path / "a", toml)
     save_mlp(tmp_path / "b", "[dimensions]\nrows = 3\n")
     code, models = check(tmp_path, environment)
@@ -38,7 +40,7 @@ def test_settings(tmp_path, environment):
 
 @pytest.mark.parametrize("toml, words", [
     ("deadline_ms = 'soon'", ["model.toml:1", "deadline_ms"]), ("\n\nwaeight = 3", ["model.toml:3", "waeight", "weight"]), ("= 3", ["model.toml:1"]),
-    ("[dimensions]\nrows = 'x'", ["rows"]), ("[dimensions]\nlines = 3", ["lines", "rows"]), ("batch = 0", ["batch"]), ("queue_limit = -1", ["queue_limit"]),
+    ("[dimensions]\nrows = 'x'", ["rows"]), ("[dimensions]\nlines = 3", ["lines", "rows"]), ("batch = 0", ["batch"]), ("queue_limit = -1", ["queue_limit"]), ("memory_mib = 'much'", ["memory_mib"]),
     ("file = '../m.onnx'", ["file"]), ("file = 'gone.onnx'", ["gone.onnx"]), ("precision = 'fp7'", ["precision"]), ("dimensions = 3", ["dimensions"]),
     ("a = [" * 500, ["model.toml:1"]), ("[" * 500, ["model.toml"]), ("batch = 4\n[[[a", ["model.toml"]), ("deadline_ms = 1e400", ["model.toml:1"]), ("\x00", ["model.toml:1"]), ("priority = 9223372036854775808", ["model.toml:1"]),
     ("x" * (2 << 20), ["mebibyte"]),
@@ -250,6 +252,44 @@ def test_unload_under_load(tmp_path, start):
 
 # ---- who may call ----
 
+# ---- classes and quotas ----
+
+def test_tenants_have_classes_and_quotas(tmp_path, start):
+    save_mlp(tmp_path / "models" / "mlp", "batch = 1\n")
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text('[slow]\nrate = 0.01\nburst = 2\n[hasty]\ndeadline_ms = 0.001\n["*"]\nweight = 2\n')
+    server = start(tmp_path / "models", "--no-verify", "--tenants", tenants)
+
+    def ask(tenant, **parameters):
+        return server.ask("POST", INFER, {**MLP, "parameters": {"tenant": tenant, **parameters}})
+    assert [ask("slow")[0] for _ in range(4)] == [200, 200, 429, 429]
+    status, headers, text = ask("slow")
+    assert status == 429 and 90 < int(headers["Retry-After"]) <= 100 and "quota of 0.01 requests a second" in json.loads(text)["error"]
+    assert server.ask("POST", INFER, MLP, {"x-tenant": "slow"})[0] == 429
+    # A deadline of the class, where the request brings none.
+    status, _, text = ask("hasty")
+    assert status == 503 and json.loads(text)["error"].startswith("refused")
+    assert ask("hasty", timeout=60_000_000)[0] == 200
+    assert [ask("other")[0] for _ in range(5)] == [200] * 5
+    with grpc.insecure_channel(server.grpc) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", request_serializer=None, response_deserializer=None)
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"\x0a\x03mlp", metadata=[("x-tenant", "slow")])
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "quota" in refused.value.details()
+    logged = [line for line in server.lines() if line["event"] == "request" and line["tenant"] == "slow"]
+    assert len(logged) == 5 and all("quota" in line["reason"] for line in logged)
+    assert server.metric('obelisk_tenant_requests{tenant="slow",model="mlp",outcome="rejected"}') == 5
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("toml, words", [("[a]\nrate = -1", ["tenants.toml:2", "rate"]), ("a = 3", ["tenants.toml:1", "'a'"]), ("[a]\nspeed = 1", ["speed", "rate"]), ("[a", ["not TOML"]), ("[a]\npriority = 0.5", ["priority"])])
+def test_bad_tenants(tmp_path, environment, toml, words):
+    save_mlp(tmp_path / "models" / "mlp")
+    (tmp_path / "tenants.toml").write_text(toml)
+    done = subprocess.run([str(PROGRAM), "serve", str(tmp_path / "models"), "--tenants", str(tmp_path / "tenants.toml")], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and all(word in done.stderr for word in words), (done.returncode, done.stderr)
+
+
 def test_tokens(tmp_path, models, start):
     (tmp_path / "tokens").write_text("# who\nsecret-1 tenant-a\nsecret-2\n")
     server = start(models, "--token-file", tmp_path / "tokens")
@@ -338,6 +378,36 @@ def test_malformed_json(server, body):
     status, headers, text = server.ask("POST", INFER, body)
     assert status == 400 and headers["Content-Type"] == "application/json" and json.loads(text)["error"]
     alive(server)
+
+
+def test_bodies_of_all_connections_together(tmp_path, start):
+    """They may take 4 MiB: another long one is refused before it is read, short ones are taken, and it is well again when the first is gone."""
+    save_mlp(tmp_path / "models" / "mlp")
+    server = start(tmp_path / "models", "--no-verify", "--body-memory", "4")
+    long, head = 2 << 20, "POST /v2/models/mlp/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%s\r\n"
+
+    def full(out):
+        return out.startswith(b"HTTP/1.1 503 ") and b"Retry-After: 1\r\n" in out and "no room for a body" in json.loads(out.split(b"\r\n\r\n", 1)[1])["error"]
+    with socket.create_connection(("127.0.0.1", server.port)) as first, grpc.insecure_channel(server.grpc) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", request_serializer=None, response_deserializer=None)
+        first.sendall((head % (3 << 20, "")).encode() + b"x" * 1000)
+        wait_until(lambda: server.metric("obelisk_body_bytes") == 3 << 20)
+        assert full(server.raw((head % (long, "")).encode()))
+        assert full(server.raw((head % (long, "Expect: 100-continue\r\n")).encode()))
+        chunks = (b"%x\r\n" % (1 << 19) + bytes(1 << 19) + b"\r\n") * 4
+        assert full(server.raw(b"POST /v2/models/mlp/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks))
+        status, headers, text = server.ask("POST", INFER, gzip.compress(bytes(long)), {"Content-Encoding": "gzip"})
+        assert status == 503 and "no room" in json.loads(text)["error"] and headers["Retry-After"] == "1"
+        with pytest.raises(grpc.RpcError) as refused:
+            call(bytes(long))
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "no room" in refused.value.details()
+        alive(server)
+        assert server.metric("obelisk_bodies_refused") == 5
+        assert server.raw((head % (5 << 20, "")).encode()).startswith(b"HTTP/1.1 413 ")  # it would never fit
+    wait_until(lambda: server.metric("obelisk_body_bytes") == 0)
+    assert server.ask("POST", INFER, bytes(long))[0] == 400
+    wait_until(lambda: server.metric("obelisk_body_bytes") == 0)
+    assert server.stop() == 0
 
 
 def test_slow_senders_are_told_and_closed(server):

@@ -18,7 +18,7 @@ struct Finding {
   bool ok = true;
   std::string text, mend;
   Code essential = Code::kOk;  // the exit code when this is a problem; kOk: works without it
-  bool wanted = true;          // false: only some flag asks for it
+  bool wanted = true;          // false: only some flag needs it
 };
 
 /// The value of "KEY   : value" in a file of /proc, or nothing.
@@ -164,7 +164,7 @@ Finding gpu_program() {
   return {"gpu program", true, "a small network ran as one kernel and agreed with the reference"};
 }
 
-/// What --emit sass asks for.
+/// What --emit sass needs.
 Finding disassembler() {
   const std::string tool = find_disassembler();
   if (!tool.empty()) return {"nvdisasm", true, tool};
@@ -184,7 +184,7 @@ std::string said_by(const std::string& python, const std::string& text) {
   return said;
 }
 
-/// What bench --against torch asks for. Its version is read, for starting it takes seconds.
+/// What bench --against torch needs. Its version is read, for starting it takes seconds.
 Finding torch() {
   const std::string python = find_python();
   const std::string version = python.empty() ? "" : said_by(python, R"(

@@ -50,14 +50,18 @@ std::optional<T> number_in(const toml::node& node, T low, T high) {
 
 constexpr const char* kKeys =
     "file, target, precision, batch, batch_dimension, deadline_ms, priority, weight, queue_limit, "
+    "memory_mib, "
     "[dimensions]";
 
-Result<toml::table> parse(const std::string& text, const std::string& file) {
+constexpr const char* kTenantKeys =
+    "deadline_ms, priority, weight, rate, burst, in_flight, in a table for each tenant";
+
+Result<toml::table> parse(const std::string& text, const std::string& file, const char* keys) {
   const auto refused = [&](std::string_view why, uint32_t line) {
     return Error{
         Code::kUsage, "serve",
         fmt::format("{} is not TOML: {}", line > 0 ? fmt::format("{}:{}", file, line) : file, why),
-        "", fmt::format("a line is KEY = VALUE; keys are {}", kKeys)};
+        "", fmt::format("a line is KEY = VALUE; keys are {}", keys)};
   };
   try {
     toml::parse_result parsed = toml::parse(text, file);
@@ -76,7 +80,7 @@ Status read_settings(const std::string& file, ModelConfig& config,
                  fmt::format("{}: {}", file, failed ? failed.message() : "longer than a mebibyte"),
                  "", ""};
   TRY(const std::string text, read_file(file));
-  TRY(const toml::table parsed, parse(text, file));
+  TRY(const toml::table parsed, parse(text, file, kKeys));
   for (const auto& [key, value] : parsed) {
     const std::string_view name = key.str();
     const auto expected = [&, &value = value](const char* what) {
@@ -125,6 +129,10 @@ Status read_settings(const std::string& file, ModelConfig& config,
       const auto given = number_in<int64_t>(value, 1, 1 << 24);
       if (!given) return expected("a number from 1 on");
       config.queue_limit = static_cast<int>(*given);
+    } else if (name == "memory_mib") {
+      const auto given = number_in<double>(value, 0.001, 1e9);
+      if (!given) return expected("a number of mebibytes");
+      config.memory_limit = static_cast<int64_t>(*given * (1 << 20));
     } else if (name == "dimensions") {
       const toml::table* table = value.as_table();
       if (!table) return expected("a table of numbers: [dimensions] sequence = 128");
@@ -178,6 +186,49 @@ Status find_batch(ModelConfig& config, bool batch_given) {
 }
 
 }  // namespace
+
+Result<std::map<std::string, serve::door::TenantClass>> read_tenants(const std::string& path) {
+  TRY(const std::string text, read_file(path));
+  TRY(const toml::table parsed, parse(text, path, kTenantKeys));
+  std::map<std::string, serve::door::TenantClass> all;
+  for (const auto& [tenant, settings] : parsed) {
+    const toml::table* table = settings.as_table();
+    if (!table)
+      return wrong(path, settings, fmt::format("'{}' is no table", tenant.str()),
+                   fmt::format("[{}], then {}", tenant.str(), kTenantKeys));
+    serve::door::TenantClass& one = all[std::string(tenant.str())];
+    for (const auto& [key, value] : *table) {
+      const std::string_view name = key.str();
+      const auto number = [&, &value = value](auto low, auto high, auto set) -> Status {
+        const auto given = number_in<decltype(low)>(value, low, high);
+        if (!given)
+          return wrong(path, value, fmt::format("'{}' is a number from {} to {}", name, low, high));
+        set(*given);
+        return ok_status();
+      };
+      if (name == "deadline_ms") {
+        TRY_STATUS(number(0.001, 1e9, [&](double ms) {
+          one.deadline = std::chrono::nanoseconds(static_cast<int64_t>(ms * 1e6));
+        }));
+      } else if (name == "priority") {
+        TRY_STATUS(number(int64_t{1}, int64_t{1'000'000},
+                          [&](int64_t given) { one.priority = static_cast<int>(given); }));
+      } else if (name == "weight") {
+        TRY_STATUS(number(1e-6, 1e6, [&](double given) { one.weight = given; }));
+      } else if (name == "rate") {
+        TRY_STATUS(number(1e-3, 1e9, [&](double given) { one.rate = given; }));
+      } else if (name == "burst") {
+        TRY_STATUS(number(1.0, 1e9, [&](double given) { one.burst = given; }));
+      } else if (name == "in_flight") {
+        TRY_STATUS(number(int64_t{1}, int64_t{1} << 24,
+                          [&](int64_t given) { one.in_flight = static_cast<int>(given); }));
+      } else {
+        return wrong(path, value, fmt::format("there is no setting '{}'", name), kTenantKeys);
+      }
+    }
+  }
+  return all;
+}
 
 Result<ModelFolder> ModelFolder::open(const std::string& path) {
   std::error_code failed;

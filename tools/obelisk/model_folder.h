@@ -9,6 +9,9 @@
 
 namespace obelisk::cli {
 
+/// Classes and quotas of tenants, from a file: a table a tenant. Errors: kUsage.
+Result<std::map<std::string, serve::door::TenantClass>> read_tenants(const std::string& path);
+
 class ModelFolder final : public serve::door::Repository {
  public:
   /// Errors: kUsage where there is no such folder.

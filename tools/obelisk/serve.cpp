@@ -21,10 +21,11 @@ namespace {
 namespace door = serve::door;
 
 struct ServeFlags {
-  std::string host = "127.0.0.1", tokens, certificate, key, log_file, policy = "vliw", record;
-  int http = 8000, grpc = 8001, metrics = 8002, threads = 1;
-  double body_mib = 256, drain_s = 30, grace_s = 0, body_timeout_s = 60;
-  int spin_us = 20;
+  std::string host = "127.0.0.1", tokens, certificate, key, log_file, classes, policy = "vliw",
+              record;
+  int http = 8000, grpc = 8001, metrics = 8002, threads = 1, grpc_threads = 1;
+  double body_mib = 256, bodies_mib = 0, drain_s = 30, grace_s = 0, body_timeout_s = 60;
+  int spin_us = 100;
   size_t connections = 16384;
   std::string target = "cpu";
   bool no_control = false, shared_memory = false, no_verify = false, worker = false,
@@ -131,14 +132,22 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
   verb.add_option("--metrics", more->metrics, "port of the metrics; 0: any, -1: none")->check(port);
   verb.add_option("--http-threads", more->threads, "threads that read and write for HTTP")
       ->check(CLI::Range(1, 64));
+  verb.add_option("--grpc-threads", more->grpc_threads, "threads that read and write for gRPC")
+      ->check(CLI::Range(1, 64));
   verb.add_option("--token-file", more->tokens,
                   "who may call: a line a bearer token, and perhaps its tenant");
+  verb.add_option("--tenants", more->classes,
+                  "classes and quotas: a TOML file with a table for each tenant");
   const auto certificate =
       verb.add_option("--certificate", more->certificate, "TLS: the certificate chain (PEM)");
   verb.add_option("--key", more->key, "its key (PEM)")->needs(certificate);
   certificate->needs("--key");
   verb.add_option("--max-body", more->body_mib, "the longest request, MiB")
       ->check(CLI::Range(0.001, 1e6));
+  verb.add_option("--body-memory", more->bodies_mib,
+                  "MiB that requests take together, while they are received and until they are "
+                  "answered; 0: a quarter of the memory")
+      ->check(CLI::Range(0.0, 1e9));
   verb.add_option("--max-connections", more->connections, "of HTTP, at once");
   verb.add_option("--body-timeout", more->body_timeout_s,
                   "seconds that a request may take to arrive, and more for long ones")
@@ -149,7 +158,7 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
   verb.add_option("--drain", more->drain_s, "seconds after that in which what was accepted may end")
       ->check(CLI::Range(0.0, 3600.0));
   verb.add_option("--spin", more->spin_us,
-                  "microseconds that a thread looks for work before it sleeps")
+                  "microseconds that a thread of HTTP or gRPC polls at most before it sleeps")
       ->check(CLI::Range(0, 1000000));
   verb.add_option("--policy", more->policy,
                   "which request runs next: vliw (least slack first, batches, programs side by "
@@ -186,6 +195,7 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     options.service.version = OBELISK_VERSION;
     options.service.model_control = !given.no_control,
     options.service.shared_memory = given.shared_memory;
+    options.service.body_memory = static_cast<size_t>(given.bodies_mib * (1 << 20));
     const auto log = std::make_shared<door::Log>(door::LogSettings{.warning = !given.quiet,
                                                                    .info = !given.quiet,
                                                                    .verbose = given.verbose,
@@ -195,6 +205,11 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
       auto tokens = read_tokens(given.tokens);
       if (!tokens.ok()) return fail(flags, tokens.error());
       options.service.tokens = std::move(*tokens);
+    }
+    if (!given.classes.empty()) {
+      auto classes = read_tenants(given.classes);
+      if (!classes.ok()) return fail(flags, classes.error());
+      options.service.tenants = std::move(*classes);
     }
     door::HttpOptions& http = options.http;
     http.host = given.host, http.port = given.http, http.threads = given.threads;
@@ -207,6 +222,7 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     http.spin = std::chrono::microseconds(given.spin_us);
     http.certificate = given.certificate, http.key = given.key;
     if (given.grpc >= 0) options.grpc_port = given.grpc;
+    options.grpc_threads = given.grpc_threads;
     if (given.metrics >= 0) options.metrics_port = given.metrics;
     options.grace = std::chrono::milliseconds(static_cast<int64_t>(given.grace_s * 1000));
     options.drain_limit = std::chrono::milliseconds(static_cast<int64_t>(given.drain_s * 1000));
@@ -238,8 +254,8 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     }
     // Requests of some hundred kilobytes would give their pages back each time, and fault them in
     // again.
-    mallopt(M_MMAP_THRESHOLD, 64 << 20);
-    mallopt(M_TRIM_THRESHOLD, 256 << 20);
+    mallopt(M_MMAP_THRESHOLD, 4 << 20);
+    mallopt(M_TRIM_THRESHOLD, 64 << 20);
     // Threads that are started from here on leave these signals to this one.
     sigset_t ends;
     sigemptyset(&ends);

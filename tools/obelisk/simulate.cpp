@@ -230,7 +230,7 @@ void add_simulate(CLI::App& verb, SimulateFlags& flags) {
       ->delimiter(',');
   verb.add_option("--without", flags.without,
                   "parts of vliw that are left out: batches, narrow, foresee, hold, reserve, "
-                  "shares, admission")
+                  "shares, admission, promise")
       ->delimiter(',');
   verb.add_option("--gpus", flags.gpus, "machines like the one of the times")
       ->check(CLI::Range(1, 1024));
@@ -322,10 +322,13 @@ int simulate(const Flags& flags, const SimulateFlags& wanted) {
             {"reserve", &options.policy.reserve},        {"shares", &options.policy.shares},
             {"admission", &options.policy.admit_by_load}};
         const auto at = parts.find(part);
-        if (at == parts.end())
+        if (part == "promise")
+          options.policy.promise = 0;
+        else if (at == parts.end())
           return usage(fmt::format("the scheduler has no part '{}'", part),
-                       "batches, narrow, foresee, hold, reserve, shares, admission");
-        *at->second = false;
+                       "batches, narrow, foresee, hold, reserve, shares, admission, promise");
+        else
+          *at->second = false;
       }
       if (wanted.goodput > 0) {
         const double rate = highest_rate(machine, workload, options, wanted.goodput);

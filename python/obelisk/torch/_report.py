@@ -1,4 +1,4 @@
-"""What became of the graphs that Dynamo handed over: counted, and told in the logger `obelisk.torch`."""
+"""What became of the graphs that Dynamo handed over: counted, and written to the logger `obelisk.torch`."""
 from __future__ import annotations
 
 import dataclasses

@@ -52,7 +52,7 @@ std::string failure_of(F&& call) {
 
 /// 0: all is as it should be; what was said goes to the standard error.
 int run_one_that_hangs() {
-  setenv("OBELISK_WATCHDOG_CLOCKS", "1", 1);  // whoever waits at all hangs
+  setenv("OBELISK_WATCHDOG_CLOCKS", "1", 1);  // any wait at all counts as hanging
   const auto model = std::make_unique<Model>(softmax());
   auto context = std::make_unique<Context>(*model);
   const std::string first = failure_of([&] { context->run(); });

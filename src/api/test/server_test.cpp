@@ -70,6 +70,12 @@ TEST_F(ServerTest, AnswersOfAMixAreThoseOfEachModelAlone) {
   obelisk::Server server({.workers = 2});
   for (const One& model : models) server.add(model.name, model.path);
   for (const One& model : models) server.wait(model.name);
+  for (const obelisk::ServedModel& model : server.models()) {
+    ASSERT_EQ(model.inputs.size(), 1u);
+    EXPECT_EQ(model.inputs[0].bytes, static_cast<size_t>(model.inputs[0].count) * sizeof(float));
+    EXPECT_EQ(model.inputs[0].count % 3, 0);
+    EXPECT_GT(model.inputs[0].count, 0);
+  }
   std::vector<std::thread> callers;
   std::atomic<int> same{0}, called{0};
   for (int caller = 0; caller < 3; ++caller)
@@ -138,6 +144,45 @@ TEST_F(ServerTest, SaysWhatIsWrong) {
   server.remove("net");
   for (int k = 0; k < 2000 && server.models().size() > 1; ++k) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(ask("net").outcome(), Outcome::kNotFound);
+}
+
+/// The server reads copies: nobody who cuts a file ends the process.
+TEST_F(ServerTest, FilesThatAreCut) {
+  const std::string compiled = (folder / "net.obk").string();
+  obelisk::Model::compile(write("net.ir", network(192, 96, 1)), {.threads = 1, .verify = false})
+      .save(compiled);
+  std::string whole;
+  {
+    std::ifstream file(compiled, std::ios::binary);
+    whole.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  obelisk::Server server({.workers = 1});
+  server.add("net", compiled);
+  server.wait("net");
+  const auto x = values(3 * 192, 1);
+  const auto ask = [&] {
+    const auto response = server.submit("net", {obelisk::input("x", x, {3, 192})}).get();
+    if (!response.ok()) throw std::runtime_error(response.error());
+    const auto p = response.output<float>("p");
+    return std::vector<float>(p.begin(), p.end());
+  };
+  const auto before = ask();
+  fs::resize_file(compiled, 512);
+  EXPECT_EQ(ask(), before) << "it serves from a copy";
+  server.add("short", compiled);
+  EXPECT_THROW(server.wait("short"), obelisk::Failure);
+  for (int turn = 0; turn < 20; ++turn) {
+    const std::string name = "t" + std::to_string(turn), path = write(name + ".obk", whole);
+    server.add(name, path);
+    std::this_thread::sleep_for(std::chrono::microseconds(50 * turn));
+    fs::resize_file(path, whole.size() / 3);
+    try {
+      server.wait(name);
+    } catch (const obelisk::Failure& failure) {
+      EXPECT_NE(std::string(failure.what()).find("could not be loaded"), std::string::npos);
+    }
+  }
+  EXPECT_EQ(ask(), before);
 }
 
 TEST_F(ServerTest, EndsWithAnAnswerForEachRequest) {

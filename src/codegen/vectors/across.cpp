@@ -8,7 +8,7 @@ namespace obelisk::codegen {
 /// warps, whose parts are joined in order.
 VectorText VectorEmitter::across() {
   VectorText text;
-  const int64_t n = slices(), joined = n > 1 ? kAllThreads * v_ * 8 : 0;
+  const int64_t n = slices(), joined = n > 1 ? kThreads * v_ * 8 : 0;
   std::string& out = text.rows;
   out += fmt::format(
       "  constexpr int R = {}, U = {}, V = {}, kSlices = OBK_SLICES({}), kTogether = "

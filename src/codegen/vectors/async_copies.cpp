@@ -14,12 +14,11 @@ bool VectorEmitter::may_wait(const Load& load) const {
 /// As many slots as have room, where a batch of all threads takes `bytes` and there are `batches`;
 /// none where it is not worth it.
 bool VectorEmitter::take_slots(int64_t bytes, int64_t batches) {
-  constexpr int64_t kFewest = 3, kMost = 6;
   const int64_t room =
-      (job_.ahead_bytes - (across_ ? kAllThreads * v_ * 8 : 0)) / std::max<int64_t>(bytes, 1);
+      (job_.ahead_bytes - (across_ ? kThreads * v_ * 8 : 0)) / std::max<int64_t>(bytes, 1);
   if (job_.grid) return false;  // others compute meanwhile
-  if (bytes == 0 || std::min(batches, room) < kFewest) return false;
-  slots_ = std::min({kMost, batches, room}), slot_bytes_ = bytes;
+  if (bytes == 0 || std::min(batches, room) < kFewestSlots) return false;
+  slots_ = std::min({kMostSlots, batches, room}), slot_bytes_ = bytes;
   return true;
 }
 
@@ -27,21 +26,20 @@ bool VectorEmitter::take_slots(int64_t bytes, int64_t batches) {
 /// thread.
 bool VectorEmitter::plan_slots(int64_t all) {
   if (job_.anchored) return false;
-  constexpr int64_t kLargest = 32 * 1024;
   // Lanes that have no column of a row have a place for it.
   const int64_t units = flat_ ? 1 : (vectors_ + lanes_ - 1) / lanes_,
-                wide = (flat_ ? kAllThreads : units * lanes_) * v_;
+                wide = (flat_ ? kThreads : units * lanes_) * v_;
   int64_t bytes = 0;  // of one row, or of one point of all threads
   for (const Load& load : loads_) {
     if (!flat_ && !(load.varies & kByRow)) continue;
     if (!may_wait(load)) return false;
     bytes += wide * byte_size(load.storage, 1);
   }
-  const int64_t together = flat_ ? 1 : kAllThreads / lanes_;
+  const int64_t together = flat_ ? 1 : kThreads / lanes_;
   if (bytes == 0) return false;
   const int64_t fits =
       std::max<int64_t>(kMostRegisters / std::max<int64_t>(registers(units), 1), 1);
-  const int64_t batch = std::clamp<int64_t>(kLargest / (bytes * together), 1, fits);
+  const int64_t batch = std::clamp<int64_t>(kMostSlotBytes / (bytes * together), 1, fits);
   if (!take_slots(batch * bytes * together, (all + batch - 1) / batch)) return false;
   rows_text_ = std::to_string(batch);
   units_text_ = flat_ ? "1" : fmt::format("OBK_UNITS({}, OBK_LANES_OF({}))", vectors_, lanes_);
@@ -51,7 +49,6 @@ bool VectorEmitter::plan_slots(int64_t all) {
 /// Across: columns in batches that are loaded ahead, where one walk sees them all. `here`:
 /// columns of a slice.
 void VectorEmitter::plan_slots_across(int64_t here) {
-  constexpr int64_t kLargest = 32 * 1024;
   std::set<int> walks;
   for (const Step& step : body_.steps)
     if (!step.per_row) walks.insert(step.pass);
@@ -59,16 +56,16 @@ void VectorEmitter::plan_slots_across(int64_t here) {
   for (const Load& load : loads_) {
     if (!(load.varies & kByVector)) continue;
     if (!may_wait(load)) return;
-    bytes += kAllThreads * v_ * byte_size(load.storage, 1);
+    bytes += kThreads * v_ * byte_size(load.storage, 1);
   }
   if (walks.size() != 1 || bytes == 0) return;
-  const int64_t batch = std::max<int64_t>(kLargest / bytes, 1);
+  const int64_t batch = std::max<int64_t>(kMostSlotBytes / bytes, 1);
   if (take_slots(batch * bytes, (here + batch - 1) / batch)) units_text_ = std::to_string(batch);
 }
 
 /// Rows or points, batch after batch, each loaded some batches ahead of its use by asynchronous
 /// copies into slots of scratchpad memory. A thread takes what it has loaded itself, so that
-/// nobody waits for anybody. A slot is filled again after the batch behind it has been taken.
+/// no thread waits for another. A slot is filled again after the batch behind it has been taken.
 VectorText VectorEmitter::in_slots() {
   VectorText text;
   text.scratch = slots_ * slot_bytes_;
@@ -107,7 +104,7 @@ VectorText VectorEmitter::in_slots() {
   return text;
 }
 
-/// Asks for the packs of a batch into `slot` of `own`; `index` says which of the thread's it is.
+/// Requests the packs of a batch into `slot` of `own`; `index` says which of the thread's it is.
 std::string VectorEmitter::async_loads(const std::string& indent, const std::string& index,
                                        const std::string& each) {
   begin();

@@ -20,13 +20,7 @@ using schedule::Access;
 using stitch::Step;
 using stitch::StepKind;
 
-inline constexpr int64_t kMostRegisters = 96;  // of a batch, for loads and values that stay
-inline constexpr int64_t kFewRegisters =
-    48;  // of a batch where several tasks share a multiprocessor
-inline constexpr int64_t kMostOfAWarp =
-    128;  // vectors of a row: longer ones are shared by all warps
-inline constexpr int64_t kMostOfOneRow = 144;  // above this a row is walked instead
-inline constexpr int64_t kAllThreads = 256, kWarp = 32;
+using namespace kernels::vector_bounds;
 
 /// What a value varies with: bits. Of the innermost dimension, which vectors run along, its side as
 /// well.
@@ -77,7 +71,7 @@ class VectorEmitter {
   int64_t narrowest() const;
   bool turns(const Load& load) const;
   /// Across: threads that share the columns of a row, by their number alone.
-  int64_t slices() const { return columns_ >= 1024 ? 16 : columns_ >= 32 ? 8 : 1; }
+  int64_t slices() const { return threads_of_columns(columns_); }
   /// Columns that a task spans at most.
   int64_t wide() const { return std::min(job_.tile_columns, columns_); }
   static bool whole(const Access& access, size_t lane, int64_t v) {

@@ -151,13 +151,13 @@ void VectorEmitter::tile_loads(std::string& out, const std::string& indent) {
         columns_ % job_.tile_columns ? "(int)(t->c1 - t->c0)" : std::to_string(job_.tile_columns);
     const std::string side = exprs_[load.expr].slot > stitch::kTileSlot ? " + " + beside : "";
     out += loops(i, indent) + fmt::format(
-                                  "{0}  l{1}{2} = obk::load_{7}(row[q] - (int)t->r0) * {3} + "
+                                  "{0}  l{1}{2} = obk::{7}(row[q] - (int)t->r0) * {3} + "
                                   "(col{4} - {5}){6});\n{0}}}\n",
                                   indent, load.expr, at(i), job_.tile_pitch, flat_ ? "[q]" : "[u]",
                                   flat_ ? "(int)t->c0" : "0", side,
                                   job_.planes > 1
-                                      ? fmt::format("sums<V, {}>(tile, other, ", job_.planes)
-                                      : "pack<V>(tile, ");
+                                      ? fmt::format("load_sums<V, {}>(tile, other, ", job_.planes)
+                                      : "load_pack<V>(tile, ");
     loaded_.insert(load.expr);
   }
 }

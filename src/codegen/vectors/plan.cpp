@@ -37,8 +37,8 @@ bool VectorEmitter::plan() {
     if (exprs_[load.expr].slot < stitch::kTileSlot && (load.varies & (kByPass | kByTile)))
       return false;
   transposes_ =
-      flat_ && !job_.anchored && nest_.rows > 0 && nest_.dims[nest_.rows - 1].extent >= 32 &&
-      columns_ >= 32 &&
+      flat_ && !job_.anchored && nest_.rows > 0 &&
+      nest_.dims[nest_.rows - 1].extent >= kFewestTransposed && columns_ >= kFewestTransposed &&
       std::any_of(loads_.begin(), loads_.end(), [&](const Load& load) { return turns(load); });
   // The widest vector whose loads are whole ones, unless lanes would stand idle; of those that
   // cost the same in a kernel of one product, which waits for its slowest thread, the one that
@@ -49,9 +49,7 @@ bool VectorEmitter::plan() {
     const int64_t vectors = across_ ? job_.tile_rows / v
                             : flat_ ? job_.tile_rows * (wide() / v)
                                     : columns_ / v;
-    const int64_t lanes = across_ ? kAllThreads / slices()
-                          : flat_ ? kAllThreads
-                                  : lanes_of(vectors);
+    const int64_t lanes = across_ ? kThreads / slices() : flat_ ? kThreads : lanes_of(vectors);
     // A row on few lanes leaves room for others beside it.
     const int64_t cost =
         (vectors + lanes - 1) / lanes * (4 + v) * (flat_ || across_ ? kWarp : lanes);
@@ -62,16 +60,17 @@ bool VectorEmitter::plan() {
   if (across_) {
     // As many columns at once as fit: their loads are in flight together.
     const int64_t here = (columns_ + slices() - 1) / slices();
-    const int64_t most = std::clamp<int64_t>(64 / std::max<int64_t>(registers(1), 1), 1, 32);
+    const int64_t most = std::clamp<int64_t>(kColumnRegisters / std::max<int64_t>(registers(1), 1),
+                                             1, kMostColumnsAtOnce);
     rows_text_ = "1", units_text_ = fmt::format("{}", std::min(here, most));
     plan_slots_across(here);
-    return registers(1) <= kMostOfOneRow;
+    return registers(1) <= kMostRegistersOfRow;
   }
   if (transposes_) return true;
   if (flat_) {
     vectors_ = wide() / v_;
     const int64_t points =
-        std::max<int64_t>((job_.tile_rows * vectors_ + kAllThreads - 1) / kAllThreads, 1);
+        std::max<int64_t>((job_.tile_rows * vectors_ + kThreads - 1) / kThreads, 1);
     const int64_t most = std::max<int64_t>(budget() / std::max<int64_t>(registers(1), 1), 1);
     if (plan_slots(points)) return true;
     overlaps_ = most < points && !job_.anchored && !job_.grid;
@@ -82,35 +81,35 @@ bool VectorEmitter::plan() {
         fmt::format("OBK_POINTS({}, {})", even,
                     flies_ahead() ? std::max<int64_t>(job_.tile_rows * vectors_, 1) : batch);
     units_text_ = "1";
-    return registers(1) <= kMostOfOneRow;
+    return registers(1) <= kMostRegistersOfRow;
   }
   vectors_ = columns_ / v_;
   // A warp a row or a part of one, or all threads where it is long.
   lanes_ = lanes_of(vectors_);
-  if (registers((vectors_ + kWarp - 1) / kWarp) > kMostRegisters || vectors_ > kMostOfAWarp)
-    lanes_ = kAllThreads;
+  if (registers((vectors_ + kWarp - 1) / kWarp) > kMostRegisters || vectors_ > kMostVectorsOfWarp)
+    lanes_ = kThreads;
   const int64_t units = (vectors_ + lanes_ - 1) / lanes_;
-  if ((lanes_ == kAllThreads ? held_at_once(units) : registers(units)) > kMostOfOneRow)
+  if ((lanes_ == kThreads ? held_at_once(units) : registers(units)) > kMostRegistersOfRow)
     return false;
-  const int64_t groups = kAllThreads / lanes_,
+  const int64_t groups = kThreads / lanes_,
                 all = std::max<int64_t>((job_.tile_rows + groups - 1) / groups, 1);  // of a group
   const int64_t most = std::clamp<int64_t>(budget() / std::max<int64_t>(registers(units), 1), 1,
-                                           lanes_ == kAllThreads ? 4 : kMostRegisters);
+                                           lanes_ == kThreads ? 4 : kMostRegisters);
   if (plan_slots(all)) return true;
-  overlaps_ = most < all && 2 * registers(units) <= kMostOfOneRow && !job_.anchored && !job_.grid;
+  overlaps_ =
+      most < all && 2 * registers(units) <= kMostRegistersOfRow && !job_.anchored && !job_.grid;
   const int64_t rows = std::clamp<int64_t>(overlaps_ ? most / 2 : most, 1, all);
   rows_text_ = fmt::format("{}", rows),
-  words_ = rows * (lanes_ == kAllThreads ? held_at_once(units) : registers(units));
+  words_ = rows * (lanes_ == kThreads ? held_at_once(units) : registers(units));
   units_text_ = fmt::format("OBK_UNITS({}, OBK_LANES_OF({}))", vectors_, lanes_);
   return true;
 }
 
 /// Lanes of a row; of a short one a power of two, so that parts join by exchanges.
 int64_t VectorEmitter::lanes_of(int64_t vectors) const {
-  constexpr int64_t kLong = 512, kFew = 256;  // columns; rows, two an SM
   int64_t lanes =
-      job_.shares_rows && columns_ > kLong && nest_.row_count() <= kFew && vectors > kWarp
-          ? kAllThreads
+      job_.shares_rows && columns_ > kLongRow && nest_.row_count() <= kFewRows && vectors > kWarp
+          ? kThreads
           : 1;
   while (lanes < vectors && lanes < kWarp) lanes *= 2;
   return lanes;
@@ -118,7 +117,7 @@ int64_t VectorEmitter::lanes_of(int64_t vectors) const {
 
 bool VectorEmitter::divides(int64_t v) const {
   if (nest_.dims[lane_].extent % v != 0) return false;
-  if (v > 1 && v * narrowest() > 16)
+  if (v > 1 && v * narrowest() > kLoadBytes)
     return false;  // lanes that are neighbours read neighbouring bytes
   if (flat_ && wide() % v != 0) return false;
   if (across_ && job_.tile_rows % v != 0) return false;

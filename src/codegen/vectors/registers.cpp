@@ -58,19 +58,16 @@ int64_t VectorEmitter::held_at_once(int64_t units) const {
   return most;
 }
 
-/// Of rows that all threads share as many CTAs as hold a row in registers (H200, LayerNorm of f32:
-/// rows of 8192 by three 129.2 us, by two 130.2; of 12288 by two 129.7, by three 136.0; of 16384
-/// 130.1 and 187.5; of f16: rows of 8192 by four 68.7, by three 73.5).
+/// Of rows that all threads share as many CTAs as hold a row in registers.
 int VectorEmitter::ctas_by_registers() const {
-  const int64_t narrow = unpacked_anew(1).empty() ? 32 : 48;
-  if (lanes_ == kAllThreads && !flat_)
-    return words_ <= 16 ? 4 : words_ <= narrow ? 3 : words_ <= 104 ? 2 : 1;
-  return words_ <= kFewRegisters ? 4 : words_ <= 64 ? 3 : words_ <= 104 ? 2 : 1;
+  const CtasByRegisters bounds = lanes_ != kThreads || flat_ ? kOfBatch
+                                 : unpacked_anew(1).empty()  ? kOfSharedRow
+                                                             : kOfUnpackedRow;
+  return words_ <= bounds.four ? 4 : words_ <= bounds.three ? 3 : words_ <= bounds.two ? 2 : 1;
 }
 
 /// Packs of 16 bits that a pass before this one has unpacked, and this one unpacks anew: compilers
-/// keep the wide copies from pass to pass, and these are more than a thread's registers hold (H200,
-/// LayerNorm of f16: rows of 16384 in 68.3 us, 78.2 without; of 32768 80.6 and 121.9).
+/// keep the wide copies from pass to pass, and these are more than a thread's registers hold.
 std::vector<ExprId> VectorEmitter::unpacked_anew(int pass) const {
   std::vector<ExprId> anew;
   if (pass == 0 || !job_.grid || flat_ || across_ || words_ < 32) return anew;

@@ -111,8 +111,8 @@ bool VectorEmitter::rounding_hides(ExprId id) const {
 }
 
 /// What a softmax and a norm are made of, where rounding hides the difference: the exponential of a
-/// difference to what its row has one of, and the division by such a number (H200, softmax of rows
-/// of 8192: 65.8 us, 91.9 by the exact ones). A batch of one row takes them as any other does.
+/// difference to what its row has one of, and the division by such a number. A batch of one row
+/// takes them as any other does.
 std::string VectorEmitter::approximate(ExprId id) {
   const Expr& expr = exprs_[id];
   if (const ExprId of = one_plus_erf(expr); of != kNoExpr)

@@ -62,7 +62,7 @@ VectorText VectorEmitter::transposed() {
         load.expr);
     const int64_t packs_of = side * down / (pairs ? 2 : 1);
     head += fmt::format("  constexpr int N{} = OBK_POINTS({}, {});\n", load.expr,
-                        packs_of / kAllThreads, packs_of);
+                        packs_of / kThreads, packs_of);
     ask += each + (pairs ? "      OBK_EACH(h, 2) {\n" : "");
     ask += fmt::format(
         "      {}\n      const int c = cb + c_ < (int)t->c1 ? cb + c_ : cb, r = rb + r_ < "
@@ -110,7 +110,7 @@ VectorText VectorEmitter::transposed() {
   const std::string start = fmt::format(
       "rb = (int)t->r0 + s / across * {}, cb = (int)t->c0 + s % across * {};\n", tall, side);
   out += fmt::format("  constexpr int R = OBK_POINTS({0}, {1}), U = 1, V = {2};\n",
-                     tall * side / v_ / kAllThreads, tall * side / v_, v_) +
+                     tall * side / v_ / kThreads, tall * side / v_, v_) +
          head;
   out += fmt::format(
       "  const int across = ((int)(t->c1 - t->c0) + {0}) / {1}, squares = ((int)(t->r1 - t->r0) + "

@@ -23,7 +23,7 @@ Item stacked(Site& site, const Items& items, int64_t axis, const ValueDef& decla
     }
     return site.concat(rows, axis);
   }
-  // No iteration has told the type, so the model's own words count.
+  // No iteration has given the type, so the model's own words count.
   const auto dtype = to_dtype(declared.type.element);
   Shape shape;
   for (const DimensionDef& dimension : declared.type.shape) {

@@ -273,7 +273,7 @@ void Importer::blame(const Site& site, const Error& error) {
                          : input.kind == Item::Kind::kAbsent ? ""
                                                              : "?");
   }
-  // Rules of ops begin with the op, which is told beside the reason.
+  // Rules of ops begin with the op, which stands beside the reason.
   const std::string prefix = site.op + ": ";
   one.reason = error.message.substr(error.message.starts_with(prefix) ? prefix.size() : 0);
   one.hint = error.hint;

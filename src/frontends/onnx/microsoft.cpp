@@ -1,5 +1,5 @@
-// Ops of the domain com.microsoft: what ONNX Runtime's optimiser and its model builders write, told
-// in standard ops.
+// Ops of the domain com.microsoft: what ONNX Runtime's optimiser and its model builders write,
+// spelled in standard ops.
 #include "frontends/onnx/handlers.h"
 
 namespace obelisk::frontends::onnx {

@@ -62,7 +62,7 @@ Status Importer::read_attributes(Site& site) {
         if (given->graph) site.bodies[attribute.name] = given->graph.get();
         break;
       case Kind::kType:
-        break;  // only Optional has one, which is told by its elements
+        break;  // only Optional has one, which is known by its elements
       case Kind::kUndefined:
         return bad_model(fmt::format("the attribute '{}' has no value", name), site.name);
       default:

@@ -170,7 +170,7 @@ SparseTensorDef read_sparse(pbf_reader in) {
   return sparse;
 }
 
-/// Whether a dimension's name tells which one it is. Some exporters write "?", "" or "-1" for every
+/// Whether a dimension's name says which one it is. Some exporters write "?", "" or "-1" for every
 /// dimension that they do not know.
 bool is_symbol(std::string_view name) {
   const size_t digits = name.find_first_not_of("-0123456789");
@@ -280,7 +280,7 @@ ValueDef read_value(pbf_reader in) {
 
 Body read_body(pbf_reader in, int depth);
 
-/// Old files leave the kind out; the field that is there tells it.
+/// Old files leave the kind out; the field that is there says which.
 AttributeDef::Kind guess_kind(const AttributeDef& attribute, AttributeDef::Kind seen) {
   return attribute.kind == AttributeDef::Kind::kUndefined ? seen : attribute.kind;
 }

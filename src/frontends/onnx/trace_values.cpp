@@ -136,7 +136,7 @@ class Tracer {
   std::map<const FunctionDef*, std::set<std::string_view>> functions_;  // names that matter inside
 };
 
-/// Shapes are told by scalars and vectors; a larger tensor is data, even where a shape depends on
+/// Shapes are given by scalars and vectors; a larger tensor is data, even where a shape depends on
 /// it.
 bool can_tell_a_shape(const TypeDef& type) {
   if (type.kind != TypeDef::Kind::kTensor || !to_dtype(type.element)) return false;

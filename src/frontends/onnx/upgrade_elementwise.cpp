@@ -49,7 +49,7 @@ void import_clip(Site& site) {
   site.pass_through();
 }
 
-/// Before version 6 the type was told by its name.
+/// Before version 6 the type was given by its name.
 void import_cast(Site& site) {
   int64_t number = site.attrs.get_int("to", 0);
   const std::string name = site.attrs.get_string("to", "");

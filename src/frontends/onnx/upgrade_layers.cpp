@@ -22,7 +22,7 @@ void import_softmax(Site& site) {
   site.finish(site.reshape(site.emit(site.op, {matrix}, last), shape));
 }
 
-/// Versions below 14 are told to train by asking for more outputs, those below 7 by is_test.
+/// Versions below 14 train where they have more outputs, those below 7 by is_test.
 /// `spatial = 0` has statistics per element, which is plain arithmetic.
 void import_batch_norm(Site& site) {
   const bool per_element = site.opset < 9 && site.attrs.get_int("spatial", 1) == 0;
@@ -121,7 +121,7 @@ void import_dft(Site& site) {
 }
 
 void import_recurrent(Site& site) {
-  site.attrs.erase("output_sequence");  // version 1; which outputs are asked for tells the same
+  site.attrs.erase("output_sequence");  // version 1; which outputs there are says the same
   site.pass_through();
 }
 

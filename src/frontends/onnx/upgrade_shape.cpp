@@ -78,7 +78,7 @@ void import_slice(Site& site) {
   site.pass_through();
 }
 
-/// Sizes were an attribute, and equal parts were told by the number of outputs alone.
+/// Sizes were an attribute, and equal parts were given by the number of outputs alone.
 void import_split(Site& site) {
   if (site.attrs.has("split") && site.inputs.size() == 1)
     site.inputs.push_back(site.vector(site.attrs.get_ints("split")));

@@ -3,7 +3,7 @@
  *
  * Storage types narrower than float, loads and stores with one rounding, casts to narrow grids,
  * integer arithmetic that never traps, minimum and maximum that keep NaN. Host and device compilers
- * read this text; before it they bring the integer types, memcpy, the C functions of math.h,
+ * read this text; before it they declare the integer types, memcpy, the C functions of math.h,
  * INFINITY and NAN. A device compiler takes plain functions for the device. */
 #ifndef OBK_NUMBERS_H
 #define OBK_NUMBERS_H

@@ -1,13 +1,16 @@
 /* kernels/common/packs.h — neighbouring elements that are loaded and stored as one.
  *
- *   obk::Pack<T, V>              V elements of storage type T, in words
- *   obk::load_pack<V>(p, i)      elements i .. i + V - 1 of p, whose address is a multiple of the
- * pack's size, or of 16 bytes obk::still_pack<V>(p, i)     the same of memory that nobody writes
- * while the kernel runs obk::once_pack<V>(p, i)      the same of more than caches hold, which the
- * kernel reads once obk::load_sums<V, planes>(p, other, i)   of floats: the same, plus what lies
- * `other` floats further, plane after plane, if not 0 obk::at(pack, v)             element v as the
- * type of arithmetic obk::unpack_anew(pack)       what at() gave before is not kept for later: the
- * pack alone stays in registers obk::store_pack<V>(p, i, o)  o[0 .. V-1], with one rounding each
+ * - obk::Pack<T, V>: V elements of storage type T, in words
+ * - obk::load_pack<V>(p, i): elements i .. i + V - 1 of p, whose address is a multiple of the
+ * pack's size, or of 16 bytes
+ * - obk::still_pack<V>(p, i): the same of memory that nobody writes while the kernel runs
+ * - obk::once_pack<V>(p, i): the same of more than caches hold, which the kernel reads once
+ * - obk::load_sums<V, planes>(p, other, i): of floats, the same, plus what lies `other` floats
+ *   further, plane after plane, if not 0
+ * - obk::at(pack, v): element v as the type of arithmetic
+ * - obk::unpack_anew(pack): what at() gave before is not kept for later, the pack alone stays in
+ *   registers
+ * - obk::store_pack<V>(p, i, o): o[0 .. V-1], with one rounding each
  *
  * Before this text stand numbers.h and load_bytes<n>(from, words), store_bytes<n>(to, words) of the
  * machine. */

@@ -23,14 +23,14 @@ struct Layout {
   int64_t width, queries, scores, mask, total, converted, end;
   explicit Layout(const ObkAttention& t) {
     width = round_up(t.queries, 16);
-    queries = 0;  // Q turned and scaled, [size][width]
+    queries = 0;  // Q transposed and scaled, [size][width]
     scores = queries + t.size * width;
     mask = scores + t.keys * width;
     total = mask + 16 * width;
     converted = total + width;
     const int64_t widest = round_up(std::max(t.size, t.value_size), 16);
     end = converted + (t.type == kObkF32 ? 0 : kConverted * widest);
-    // Q is turned from f32 rows; those of another type pass through the place of the scores or
+    // Q is transposed from f32 rows; those of another type pass through the place of the scores or
     // here.
     end = std::max(end, scores + t.size);
   }

@@ -8,8 +8,8 @@
 ///   Grouped queries: the caller points several heads at one K and V. A cache: K and V are the
 ///   cache.
 ///
-/// How      scores stand turned, [keys, queries]: K needs no transposing (only the small Q does),
-/// the
+/// How      scores are stored transposed, [keys, queries]: K needs no transposing (only the small Q
+/// does), the
 ///          softmax runs down columns, query beside query in vector lanes, and V meets them as it
 ///          lies. With a causal rule, keys that no query of the tile sees are never touched.
 /// Numbers  f32, the largest score subtracted; a query's bits do not depend on the tile's others. A

@@ -32,7 +32,7 @@
 #define OBK_FOR_GANG_ITEMS(r) OBK_FOR_ROWS(r)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = low; j < high; ++j)
 #define OBK_FOR_LANES(j, low, high) OBK_LANES OBK_FOR_LANES_OF(j, low, high)
-/* The tiles of the library that the worker brings. What stands after g a device wants
+/* The tiles of the library that the worker points to. What stands after g a device wants
  * as constants: of attention the size, value_size, most queries of a tile, keys. */
 #define OBK_GEMM_TILE(type, g) w->kernels->gemm_tile(&(g))
 #define OBK_FIND_STATISTICS(type, g) obk::row_statistics<type>(g)
@@ -147,7 +147,7 @@ static inline int64_t block_of(int64_t row, int64_t end, int64_t extent) {
   return n < rest ? n : rest;
 }
 
-/* ---- functions: vector code for float, the C library for double -------------------------------------------------------- */
+/* ---- functions: vector code for float, the C library for double ------------------------------ */
 #define OBK_OWN(name, wide)                                       \
   static inline float name##_of(float a) { return obk::name(a); } \
   static inline double name##_of(double a) { return ::wide(a); }

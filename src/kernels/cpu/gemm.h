@@ -10,12 +10,11 @@
 ///   x 384 and the like share one packing.
 ///
 /// Numbers  Each element is the sum over k in order, one fused multiply-add a step, whatever m, n,
-/// tile and panel: a row's bits
-///          depend on nothing but that row and B. Integers are exact (products of i16 pairs) and
-///          wrap in i32.
+///          tile and panel: a row's bits depend on nothing but that row and B. Integers are exact
+///          (products of i16 pairs) and wrap in i32.
 /// Library  f32 wider than 16 columns runs code that libxsmm makes for the exact (m, n, k,
-/// strides), found again by a hash
-///          lookup of 50 ns; all else, and thread-sanitised builds, run loops.inl.
+/// strides), found again by
+///          its hash; all else, and thread-sanitised builds, run loops.inl.
 /// Errors   none; what is out of range is the compiler's bug.    Cost  bench/micro/kernels.cpp
 #pragma once
 

@@ -10,7 +10,7 @@ namespace {
 const Loops& choose() {
   const char* wish = std::getenv("OBELISK_ISA");
   const std::string_view limit = wish ? wish : "";
-  // What x86-64-v4 and -v3 ask for, as far as the compiler uses it.
+  // What x86-64-v4 and -v3 require, as far as the compiler uses it.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("bmi2");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&

@@ -28,8 +28,8 @@ bool start() {
 
 namespace {
 
-/// What libxsmm asks for. It counts columns first: its C is our C transposed, its A our B, its B
-/// our A.
+/// The shape as libxsmm takes it. It counts columns first: its C is our C transposed, its A our B,
+/// its B our A.
 struct Ask {
   bool fits = false;
   int m, n, k, lda, ldb, ldc;

@@ -67,8 +67,8 @@ std::string build_identity(const std::string& compiler) {
 
 /// How long the host compiler may take for a body: some take seconds, on a busy machine minutes.
 double compiler_seconds() {
-  const char* told = getenv("OBELISK_COMPILER_SECONDS");
-  const double seconds = told ? atof(told) : 0;
+  const char* set = getenv("OBELISK_COMPILER_SECONDS");
+  const double seconds = set ? atof(set) : 0;
   return seconds > 0 ? seconds : 600;
 }
 
@@ -176,10 +176,10 @@ std::shared_ptr<const PrivateFolder> open_cache(const std::string& wanted) {
   if (path.empty()) return nullptr;
   auto folder = PrivateFolder::open(path);
   if (folder.ok()) return *folder;
-  static std::mutex mutex;  // guards `told`
-  static std::set<std::string> told;
+  static std::mutex mutex;  // guards `said`
+  static std::set<std::string> said;
   std::lock_guard lock(mutex);
-  if (told.insert(path).second)
+  if (said.insert(path).second)
     LOG(kWarning, "runtime", "all is compiled every time, for the cache {}; {}",
         folder.error().message, folder.error().hint);
   return nullptr;

@@ -28,8 +28,8 @@ class SpinBarrier {
 };
 
 /// `count` workers, of which the caller is number 0. run() hands one function to all and returns
-/// when all have returned; what one of them throws it throws then. Whoever waits at a barrier for
-/// one that threw waits for ever: a function with barriers catches by itself.
+/// when all have returned; what one of them throws it throws then. A thread that waits at a barrier
+/// for one that threw waits for ever: a function with barriers catches by itself.
 class Workers {
  public:
   explicit Workers(int count);

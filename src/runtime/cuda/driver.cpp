@@ -44,8 +44,8 @@ int driver_version() {
     void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     const auto ask =
         library ? reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDriverGetVersion")) : nullptr;
-    int told = 0;
-    return ask && ask(&told) == 0 ? told : 0;
+    int version = 0;
+    return ask && ask(&version) == 0 ? version : 0;
   }();
   return version;
 }

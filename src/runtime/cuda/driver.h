@@ -144,7 +144,7 @@ struct NodeAttribute {
     (void*, int, unsigned, DevicePointer, const uint64_t*, const uint64_t*, const unsigned*,     \
      const unsigned*, int, int, int, int))
 
-/// What TMA must know to bring `blocks` blocks of 64 columns by `together` rows at once
+/// What TMA must know to load `blocks` blocks of 64 columns by `together` rows at once
 /// of a matrix of 16-bit elements, rows `pitch` apart: 16-byte pieces swapped by row, zeros below
 /// its end. `map`: 128 bytes.
 Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together,

@@ -12,7 +12,7 @@ void CudaContext::place_shared(const Launch& launch, ObkProgram& record) {
   record.soon_bytes = launch.soon_bytes;
 }
 
-/// Whether a work reads or writes what the caller brings.
+/// Whether a work reads or writes the caller's memory.
 static bool names_ports(const WorkRecord& work) {
   return std::any_of(work.operands.begin(), work.operands.end(), [](const Place& place) {
     return place.kind == BufferKind::kInput || place.kind == BufferKind::kOutput;

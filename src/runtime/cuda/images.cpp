@@ -45,7 +45,7 @@ Status judge(const Program& program, const Image& image) {
   for (const KernelReport& kernel : image.kernels) {
     if (kernel.spill_bytes == 0) continue;
     // A hand-written block holds its sums in registers; in local memory they would be many times
-    // slower. A generated body may spill: report_kernels tells it.
+    // slower. A generated body may spill: report_kernels reports it.
     // A called function may save registers of its caller, eight bytes each stored and loaded, once
     // a tile: up to 64 of them.
     constexpr int64_t kSaved = 512;
@@ -145,7 +145,7 @@ void report_kernels(const Program& program, const std::vector<Image>& images,
           report.warnings.push_back(fmt::format("{} spills registers: {} bytes stored and loaded",
                                                 named(kernel), kernel.spill_bytes));
         else
-          called.push_back(kernel);  // the assembler tells registers of kernels alone
+          called.push_back(kernel);  // the assembler reports registers of kernels alone
       }
       report.kernels.push_back(std::move(kernel));
     }

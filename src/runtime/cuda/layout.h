@@ -16,7 +16,7 @@ inline int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * k
 struct Shape {
   int64_t tile = 0, row = 0, words = 0;
   int groups = 1;
-  bool streams = false;  // its tasks name weights that a ring brings
+  bool streams = false;  // its tasks name weights that the page ring loads
   int64_t scratch() const { return aligned(tile + groups * row); }
   int64_t bytes() const { return scratch() + 2 * aligned(words * 8); }
 };

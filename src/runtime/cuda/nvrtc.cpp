@@ -61,13 +61,13 @@ std::string where_else() {
   return "";
 }
 
-/// The lines of a log that tell errors, the first of them; or its beginning.
+/// The lines of a log that say "error", the first of them; or its beginning.
 std::string errors_of(const std::string& log) {
   std::istringstream lines(log);
-  std::string told;
-  for (std::string line; told.size() < 2000 && std::getline(lines, line);)
-    if (line.find("error") != std::string::npos) told += (told.empty() ? "" : "\n") + line;
-  return told.empty() ? log.substr(0, 2000) : told;
+  std::string said;
+  for (std::string line; said.size() < 2000 && std::getline(lines, line);)
+    if (line.find("error") != std::string::npos) said += (said.empty() ? "" : "\n") + line;
+  return said.empty() ? log.substr(0, 2000) : said;
 }
 
 /// The oldest that compiles all we have tried (tests/cli/oldest_compiler_test.py); 12.0 serialises
@@ -84,11 +84,11 @@ Result<Nvrtc> load() {
     if (!opened) return;
     int version[2] = {};
     const auto ask = reinterpret_cast<int (*)(int*, int*)>(dlsym(opened, "nvrtcVersion"));
-    const bool told = ask && ask(&version[0], &version[1]) == 0;
-    if (!told || std::ranges::lexicographical_compare(version, kOldest)) {
+    const bool said = ask && ask(&version[0], &version[1]) == 0;
+    if (!said || std::ranges::lexicographical_compare(version, kOldest)) {
       if (too_old.empty())
-        too_old = path + (told ? fmt::format(" is version {}.{}", version[0], version[1])
-                               : " tells no version");
+        too_old = path + (said ? fmt::format(" is version {}.{}", version[0], version[1])
+                               : " has no version");
     } else if (version[0] <= most) {
       library = opened, nvrtc.path = path;
     } else if (!newer) {

@@ -41,7 +41,7 @@ Status check_image(int code);
 /// Its version, "13.0".
 std::string nvrtc_version();
 
-/// What the environment asks for beside: $OBELISK_LINEINFO, line numbers for profilers (it doubles
+/// What the environment adds: $OBELISK_LINEINFO, line numbers for profilers (it doubles
 /// the machine code's size); $OBELISK_DEVICE_DEFINES, "NAME=value NAME", for experiments with
 /// device code; $OBELISK_DEVICE_OPTIONS, other options as they are.
 std::vector<std::string> wished_options();

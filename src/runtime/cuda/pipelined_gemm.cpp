@@ -15,11 +15,10 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   const auto broken = [&] {
     return Error{
         Code::kBuild, "runtime",
-        fmt::format(
-            "a product's kernel is told {}, of {} operands and {} tasks over {} x {}; wanted: "
-            "stages of whole blocks, its parts' alike, and even tiles inside its operands",
-            to_string(program.bodies[work.body].traits), work.operands.size(), launch.tasks,
-            tasks.back().r1, tasks.back().c1),
+        fmt::format("a product's kernel has {}, of {} operands and {} tasks over {} x {}; wanted: "
+                    "stages of whole blocks, its parts' alike, and even tiles inside its operands",
+                    to_string(program.bodies[work.body].traits), work.operands.size(), launch.tasks,
+                    tasks.back().r1, tasks.back().c1),
         work.label, "compile the model again"};
   };
   TRY(const machine::Machine device, machine::gpu(program.target, 0));

@@ -70,8 +70,8 @@ std::vector<bool> inlined_bodies(const Program& program) {
   return inlined;
 }
 
-/// Whether most of what a program does is to bring weights for few rows, as of one token, from far
-/// memory: kernels/cuda/exec/ring.cuh.
+/// Whether most of what a program does is to load weights for few rows, as of one token, from
+/// global memory: kernels/cuda/exec/ring.cuh.
 bool streams_for_few_rows(const Program& program) {
   constexpr int64_t kFew = 8, kMuch = int64_t{64} << 20;  // more than stays near from run to run
   int64_t few = 0, all = 0;

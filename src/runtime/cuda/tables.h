@@ -46,7 +46,7 @@ struct Launch {
   int body = -1;
   int wave = 0;
   int first_task = 0, tasks = 0;  // its CTAs
-  bool streams = false;           // a task of it names weights that a ring brings
+  bool streams = false;           // a task of it names weights that the page ring loads
   // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and those
   // of later tasks)
   int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, smem_copies_at = 0,

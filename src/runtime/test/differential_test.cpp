@@ -243,9 +243,8 @@ const std::pair<const char*, const char*> kMovedCases[] = {
   %4: f32[1,1,4] = CumSum(%3, %2) {exclusive = 1}
   out %4 "y"
 })"},
-    // The second half of a channel shuffle is stored in the concatenation that follows it: whoever
-    // reads
-    // the shuffled channels reads both pieces of the first concatenation.
+    // The second half of a channel shuffle is stored in the concatenation that follows it:
+    // what reads the shuffled channels reads both pieces of the first concatenation.
     std::pair{"channel_shuffle", R"(graph "g" {
   in %0 "a": f32[1,4,3,3]
   in %1 "b": f32[1,4,3,3]
@@ -450,7 +449,7 @@ TEST(Blocks, StepsAreTheSameOn132VirtualSms) {
   }
 }
 
-// None of these ops is left to its reference, and each is dealt to several workers where it is
+// None of these ops is left to its reference, and each is cut for several workers where it is
 // large.
 TEST(Blocks, NoReferenceIsCalled) {
   for (const auto& [name, text] : kBlockCases) {

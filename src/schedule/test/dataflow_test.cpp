@@ -248,7 +248,7 @@ TEST(Dataflow, ATableThatReadsWhatIsNotThereIsRefused) {
          ObkTask& task = task_of(t, attends);
          task.weight_group = task.weight_bytes = 0, task.weights = 0;
        }},
-      {"a worker does not compute its norm", "",
+      {"a worker does not compute its norm", "has no copy of value",
        [](Table& t) {
          for (auto& list : t.tasks.lists)
            if (std::erase_if(list, [&](const ObkTask& task) {
@@ -258,7 +258,7 @@ TEST(Dataflow, ATableThatReadsWhatIsNotThereIsRefused) {
                }))
              return;
        }},
-      {"a part of a broadcast value is lost", "",
+      {"a part of a broadcast value is lost", " never",
        [](Table& t) {
          for (auto& list : t.tasks.lists)
            if (std::erase_if(list, [&](const ObkTask& task) {
@@ -268,9 +268,9 @@ TEST(Dataflow, ATableThatReadsWhatIsNotThereIsRefused) {
        }},
       {"a broadcast value is local", "not broadcast",
        [](Table& t) { buffer_of(t, Reach::kBroadcast).reach = Reach::kLocal; }},
-      {"a local value is broadcast", "",
+      {"a local value is broadcast", "is broadcast, and computed by each worker",
        [](Table& t) { buffer_of(t, Reach::kLocal).reach = Reach::kBroadcast; }},
-      {"copies lie where others lie", "",
+      {"copies lie where others lie", "has overwritten its copy",
        [](Table& t) {
          for (Buffer& buffer : t.tasks.buffers)
            if (buffer.copy_at.count > 0) buffer.copy_at = {0};
@@ -284,7 +284,7 @@ TEST(Dataflow, ATableThatReadsWhatIsNotThereIsRefused) {
        }},
       {"what is passed on is an output", "reads an output",
        [](Table& t) { buffer_of(t, Reach::kBroadcast).kind = BufferKind::kOutput; }},
-      {"a norm of half its row", "",
+      {"a norm of half its row", "columns 0..256 of 1 x 512",
        [](Table& t) {
          task_of(t, [](const Work& work, const stitch::Group&) {
            return work.replicated() && !work.nest.cut_columns;

@@ -15,11 +15,14 @@ class Opened final : public Door {
   ~Opened() override { close(); }
 
   Status open() {
+    options_.http.bodies = service_.bodies;
+    options_.http.most_body = std::min(options_.http.most_body, service_.bodies->limit());
     TRY(http_, HttpServer::start(options_.http, make_routes(service_)));
     if (options_.grpc_port) {
       GrpcOptions grpc;
       grpc.host = options_.http.host, grpc.port = *options_.grpc_port,
       grpc.most_message = options_.http.most_body;
+      grpc.threads = options_.grpc_threads, grpc.spin = options_.http.spin;
       grpc.certificate = options_.http.certificate, grpc.key = options_.http.key;
       TRY(grpc_, GrpcServer::start(std::move(grpc), service_));
       service_.on_ready([this](bool ready) { grpc_->set_ready(ready); });

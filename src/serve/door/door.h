@@ -10,7 +10,8 @@ namespace obelisk::serve::door {
 struct DoorOptions {
   ServiceOptions service;
   HttpOptions http;
-  std::optional<int> grpc_port;     // none: no gRPC; 0: any
+  std::optional<int> grpc_port;  // none: no gRPC; 0: any
+  int grpc_threads = 1;
   std::optional<int> metrics_port;  // none: no metrics
   std::chrono::milliseconds grace{
       0};  // after drain() answers go on for so long, so that who balances load can look elsewhere

@@ -18,10 +18,13 @@ int http_status(Cause cause) {
       return 409;
     case Cause::kTooLarge:
       return 413;
+    case Cause::kQuota:
+      return 429;
     case Cause::kMediaType:
       return 415;
     case Cause::kUnimplemented:
       return 501;
+    case Cause::kNoRoom:
     case Cause::kUnavailable:
       return 503;
     case Cause::kCancelled:
@@ -48,6 +51,8 @@ int grpc_status(Cause cause) {
     case Cause::kConflict:
       return 6;  // ALREADY_EXISTS
     case Cause::kTooLarge:
+    case Cause::kNoRoom:
+    case Cause::kQuota:
       return 8;  // RESOURCE_EXHAUSTED
     case Cause::kMediaType:
       return 3;
@@ -85,6 +90,8 @@ std::string_view reason_phrase(int http_status) {
       return "Payload Too Large";
     case 415:
       return "Unsupported Media Type";
+    case 429:
+      return "Too Many Requests";
     case 431:
       return "Request Header Fields Too Large";
     case 499:
@@ -96,6 +103,14 @@ std::string_view reason_phrase(int http_status) {
     default:
       return "Internal Server Error";
   }
+}
+
+Fault no_room(size_t bytes, size_t limit) {
+  return {Cause::kNoRoom,
+          fmt::format("there is no room for a body of {} bytes: bodies that are received or wait "
+                      "for their answer take up to {} together",
+                      bytes, limit),
+          std::chrono::seconds(1)};
 }
 
 Fault fault_of(const Answer& answer) {
@@ -118,7 +133,8 @@ Fault fault_of(const Answer& answer) {
     case Outcome::kNotReady:
       return {Cause::kUnavailable, with("the model is not ready"), answer.retry_after};
     case Outcome::kRejected:
-      return {Cause::kUnavailable, with("refused"), answer.retry_after};
+      return {answer.over_quota ? Cause::kQuota : Cause::kUnavailable, with("refused"),
+              answer.retry_after};
     case Outcome::kLate:
       return {Cause::kUnavailable, with("Request timeout expired"), answer.retry_after};
     case Outcome::kCancelled:

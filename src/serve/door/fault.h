@@ -12,11 +12,13 @@ namespace obelisk::serve::door {
 enum class Cause {
   kBadRequest,
   kUnauthorized,
+  kQuota,  // the tenant has had what it may have
   kForbidden,
   kNotFound,
   kMethod,
   kConflict,
   kTooLarge,
+  kNoRoom,  // for now: bodies of other requests take it
   kMediaType,
   kUnimplemented,
   kUnavailable,
@@ -36,6 +38,8 @@ std::string_view reason_phrase(int http_status);
 
 inline Fault bad_request(std::string message) { return {Cause::kBadRequest, std::move(message)}; }
 
+/// Of a body that there is no memory for at the moment.
+Fault no_room(size_t bytes, size_t limit);
 /// What an answer that is not kOk tells its caller.
 Fault fault_of(const Answer& answer);
 /// "late", "rejected": of counters and logs.

@@ -150,7 +150,7 @@ void write_config(FrameWriter& to, const ModelConfig& config) {
       .text(config.precision)
       .text(config.granularity);
   write_optional(to, config.deadline);
-  to.put(config.priority).put(config.weight).put(config.queue_limit);
+  to.put(config.priority).put(config.weight).put(config.queue_limit).put(config.memory_limit);
 }
 ModelConfig read_config(FrameReader& from) {
   ModelConfig config;
@@ -164,7 +164,7 @@ ModelConfig read_config(FrameReader& from) {
   config.target = from.text(), config.precision = from.text(), config.granularity = from.text();
   config.deadline = read_optional<std::chrono::nanoseconds>(from);
   config.priority = from.get<int>(), config.weight = from.get<double>(),
-  config.queue_limit = from.get<int>();
+  config.queue_limit = from.get<int>(), config.memory_limit = from.get<int64_t>();
   return config;
 }
 
@@ -193,7 +193,10 @@ void write_request(FrameWriter& to, RequestKey key, const Request& request) {
   write_texts(to, request.outputs);
   write_optional(to, request.deadline);
   // One clock for all processes of a machine.
-  to.put(request.priority).put(request.trace).put(request.arrival.time_since_epoch().count());
+  to.put(request.priority)
+      .put(request.weight)
+      .put(request.trace)
+      .put(request.arrival.time_since_epoch().count());
 }
 std::pair<RequestKey, Request> read_request(FrameReader& from) {
   Request request;
@@ -208,7 +211,8 @@ std::pair<RequestKey, Request> read_request(FrameReader& from) {
   }
   request.outputs = read_texts(from);
   request.deadline = read_optional<std::chrono::nanoseconds>(from);
-  request.priority = from.get<int>(), request.trace = from.get<bool>();
+  request.priority = from.get<int>(), request.weight = from.get<double>(),
+  request.trace = from.get<bool>();
   request.arrival = Clock::time_point(Clock::duration(from.get<Clock::rep>()));
   return {key, std::move(request)};
 }

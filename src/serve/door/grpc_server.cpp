@@ -2,17 +2,39 @@
 
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
 
+#include <atomic>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <map>
+#include <thread>
 
+#include "serve/door/adaptive_spin.h"
 #include "serve/door/messages.h"
+
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace obelisk::serve::door {
 namespace {
 
+/// The library orders the start of an operation before its end, by means that ThreadSanitizer does
+/// not see.
+void operation_begins([[maybe_unused]] void* operation) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_release(operation);
+#endif
+}
+void operation_ended([[maybe_unused]] void* operation) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_acquire(operation);
+#endif
+}
+
 constexpr std::string_view kService = "/inference.GRPCInferenceService/";
+constexpr std::string_view kHealth = "/grpc.health.v1.Health/";
 constexpr int kInStream = 64;  // calls of one stream that are under way at once
 
 grpc::Status status_of(const Fault& fault) {
@@ -20,7 +42,8 @@ grpc::Status status_of(const Fault& fault) {
 }
 
 /// A message in one block, with its first tensor on a boundary.
-Maybe<std::shared_ptr<Received>> received_from(const grpc::ByteBuffer& buffer) {
+Maybe<std::shared_ptr<Received>> received_from(const grpc::ByteBuffer& buffer,
+                                               const std::shared_ptr<BodyMemory>& bodies) {
   std::vector<grpc::Slice> slices;
   if (!buffer.Dump(&slices).ok()) return bad_request("the message cannot be read");
   const size_t offset = slices.empty()
@@ -28,6 +51,8 @@ Maybe<std::shared_ptr<Received>> received_from(const grpc::ByteBuffer& buffer) {
                             : first_tensor_offset({reinterpret_cast<const char*>(slices[0].begin()),
                                                    slices[0].size()});
   auto received = std::make_shared<Received>();
+  if (!received->share.hold(bodies, buffer.Length()))
+    return no_room(buffer.Length(), bodies->limit());
   received->body = Block(buffer.Length(), offset);
   size_t at = 0;
   for (const grpc::Slice& slice : slices) {
@@ -66,17 +91,101 @@ grpc::ByteBuffer buffer_from(Pieces pieces, const std::shared_ptr<void>& keep) {
   return {slices.data(), slices.size()};
 }
 
-std::string metadata(const grpc::GenericCallbackServerContext& context, const char* name) {
+std::string metadata(const grpc::GenericServerContext& context, const char* name) {
   const auto found = context.client_metadata().find(name);
   return found == context.client_metadata().end()
              ? ""
              : std::string(found->second.data(), found->second.size());
 }
 
+/// What is done in one call. All but what `infer` is told comes on the thread of the call's queue.
+class Method {
+ public:
+  virtual ~Method() = default;
+  virtual void begin() = 0;
+  virtual void read(bool ok) = 0;  // a message, or that none comes any more
+  virtual void written(bool) {}
+  virtual void cancelled() {}
+};
+
+struct Calls;
+
+/// One call, from before it comes until its last operation has ended: each operation keeps it.
+class Conversation final : public std::enable_shared_from_this<Conversation> {
+ public:
+  Conversation(Calls& calls, grpc::ServerCompletionQueue& queue) : calls_(calls), queue_(queue) {}
+  ~Conversation();
+
+  /// Waits for a call.
+  void wait();
+  grpc::GenericServerContext& context() { return context_; }
+  grpc::ByteBuffer& message() { return message_; }  // the last that was read
+
+  void read() { stream_.Read(&message_, begin(read_)); }
+  void write(const grpc::ByteBuffer& message) { stream_.Write(message, begin(written_)); }
+  /// Only the first end of a call counts.
+  void finish(const grpc::Status& status) {
+    if (!finished_.exchange(true)) stream_.Finish(status, begin(ended_));
+  }
+  void write_and_finish(const grpc::ByteBuffer& message) {
+    if (!finished_.exchange(true))
+      stream_.WriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK, begin(ended_));
+  }
+
+  /// An operation has ended. `tag` is what its queue told.
+  static void over(void* tag, bool ok) {
+    operation_ended(tag);
+    auto* event = static_cast<Event*>(tag);
+    const std::shared_ptr<Conversation> keep = std::move(event->keep);
+    ((*keep).*(event->then))(ok);
+  }
+
+ private:
+  struct Event {
+    void (Conversation::*then)(bool ok);
+    std::shared_ptr<Conversation> keep;
+  };
+  void* begin(Event& event) {
+    event.keep = shared_from_this();
+    operation_begins(&event);
+    return &event;
+  }
+  void on_call(bool ok);
+  void on_read(bool ok) {
+    guarded([&] { method_->read(ok); });
+  }
+  void on_written(bool ok) {
+    guarded([&] { method_->written(ok); });
+  }
+  void on_ended(bool) {}
+  void on_gone(bool) {
+    if (context_.IsCancelled() && method_) method_->cancelled();
+  }
+  template <typename Function>
+  void guarded(const Function& function) {
+    try {
+      function();
+    } catch (const std::exception& bug) {
+      finish({grpc::StatusCode::INTERNAL, bug.what()});
+    }
+  }
+
+  Calls& calls_;
+  grpc::ServerCompletionQueue& queue_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_{&context_};
+  grpc::ByteBuffer message_;
+  std::unique_ptr<Method> method_;
+  std::atomic<bool> finished_{false};
+  Event called_{&Conversation::on_call, {}}, read_{&Conversation::on_read, {}},
+      written_{&Conversation::on_written, {}}, ended_{&Conversation::on_ended, {}},
+      gone_{&Conversation::on_gone, {}};
+};
+
 /// The parts that single calls and calls of a stream share.
 class Caller {
  public:
-  Caller(Service& service, grpc::GenericCallbackServerContext& context, std::string tenant)
+  Caller(Service& service, grpc::GenericServerContext& context, std::string tenant)
       : service_(service),
         tenant_(std::move(tenant)),
         header_tenant_(metadata(context, "x-tenant").substr(0, 256)),
@@ -84,9 +193,10 @@ class Caller {
 
   /// `done` gets the call (null where there is none) and its answer or fault, once.
   template <typename Done>
-  RequestKey infer(const grpc::ByteBuffer& message, bool stream, Done done) {
+  RequestKey infer(grpc::ByteBuffer& message, bool stream, Done done) {
     const auto arrival = Clock::now();
-    auto received = received_from(message);
+    auto received = received_from(message, service_.bodies);
+    message.Clear();
     if (!received.ok()) return done(nullptr, nullptr, &received.fault()), 0;
     auto parsed = read_infer(*received, service_.memory);
     if (!parsed.ok()) return done(nullptr, nullptr, &parsed.fault()), 0;
@@ -111,58 +221,43 @@ class Caller {
   std::chrono::system_clock::time_point deadline_;
 };
 
-class Single final : public grpc::ServerGenericBidiReactor {
+class Single final : public Method {
  public:
-  Single(Service& service, grpc::GenericCallbackServerContext& context, std::string method,
-         std::string tenant)
+  Single(Service& service, Conversation& call, std::string method, std::string tenant)
       : service_(service),
-        caller_(service, context, std::move(tenant)),
-        method_(std::move(method)) {
-    StartRead(&request_);
-  }
+        call_(call),
+        caller_(service, call.context(), std::move(tenant)),
+        method_(std::move(method)) {}
 
-  void OnReadDone(bool ok) override {
-    if (!ok) return Finish({grpc::StatusCode::INTERNAL, "the request did not arrive"});
-    try {
-      if (method_ == "ModelInfer")
-        infer();
-      else
-        answer();
-    } catch (const std::exception& bug) {
-      if (!finished_.exchange(true)) Finish({grpc::StatusCode::INTERNAL, bug.what()});
-    }
+  void begin() override { call_.read(); }
+  void read(bool ok) override {
+    if (!ok) return call_.finish({grpc::StatusCode::INTERNAL, "the request did not arrive"});
+    if (method_ == "ModelInfer")
+      infer();
+    else
+      answer();
   }
-  void OnCancel() override {
+  void cancelled() override {
     cancelled_ = true;
-    if (const RequestKey key = key_.load()) service_.engine.cancel(key);
+    if (key_) service_.engine.cancel(key_);
   }
-  void OnDone() override { delete this; }
 
  private:
   void infer() {
-    const RequestKey key = caller_.infer(
-        request_, false,
-        [this](const std::shared_ptr<Call>& call, const Answer* answer, const Fault* fault) {
-          if (fault) return end(status_of(*fault));
+    key_ = caller_.infer(
+        call_.message(), false,
+        [this, keep = call_.shared_from_this()](const std::shared_ptr<Call>& call,
+                                                const Answer* answer, const Fault* fault) {
+          if (fault) return call_.finish(status_of(*fault));
           auto pieces = write_infer(*call, *answer, service_.memory);
-          if (!pieces.ok()) return end(status_of(pieces.fault()));
-          response_ = buffer_from(std::move(*pieces), answer->keep);
-          if (!finished_.exchange(true))
-            StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+          if (!pieces.ok()) return call_.finish(status_of(pieces.fault()));
+          call_.write_and_finish(buffer_from(std::move(*pieces), answer->keep));
         });
-    // This object lives until here in any case: OnDone waits for callbacks to return.
-    key_ = key;
-    if (cancelled_) service_.engine.cancel(key);
+    if (cancelled_) service_.engine.cancel(key_);
   }
 
-  void end(const grpc::Status& status) {
-    if (!finished_.exchange(true)) Finish(status);
-  }
-  void send(const std::string& text) {
-    response_ = buffer_from(text);
-    if (!finished_.exchange(true))
-      StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
-  }
+  void end(const grpc::Status& status) { call_.finish(status); }
+  void send(const std::string& text) { call_.write_and_finish(buffer_from(text)); }
   void settle(const Checked& wrong) {
     if (wrong)
       end(status_of(*wrong));
@@ -171,7 +266,7 @@ class Single final : public grpc::ServerGenericBidiReactor {
   }
 
   void answer() {
-    const std::string text = text_from(request_);
+    const std::string text = text_from(call_.message());
     if (method_ == "ServerLive") return send(write_bool(true));
     if (method_ == "ServerReady") return send(write_bool(service_.ready()));
     if (method_ == "ServerMetadata") return send(write_server_metadata(service_.options.version));
@@ -203,7 +298,9 @@ class Single final : public grpc::ServerGenericBidiReactor {
         return end({grpc::StatusCode::UNIMPLEMENTED,
                     "models are loaded as the repository has them; configurations and files are "
                     "not taken from clients"});
-      const auto done = [this](const Checked& wrong) { settle(wrong); };
+      const auto done = [this, keep = call_.shared_from_this()](const Checked& wrong) {
+        settle(wrong);
+      };
       return method_ == "RepositoryModelLoad" ? service_.load(load->model, done)
                                               : service_.unload(load->model, done);
     }
@@ -226,6 +323,8 @@ class Single final : public grpc::ServerGenericBidiReactor {
     }
     if (method_ == "CudaSharedMemoryStatus" || method_ == "CudaSharedMemoryUnregister")
       return send("");
+    if (method_ == "CudaSharedMemoryRegister")
+      return end({grpc::StatusCode::UNIMPLEMENTED, "CUDA shared memory is not served"});
     if (method_ == "LogSettings") {
       auto settings = read_log_settings(text, service_.log.settings());
       if (!settings.ok()) return end(status_of(settings.fault()));
@@ -246,150 +345,292 @@ class Single final : public grpc::ServerGenericBidiReactor {
   }
 
   Service& service_;
+  Conversation& call_;
   Caller caller_;
-  std::string method_;
-  grpc::ByteBuffer request_, response_;
-  std::atomic<RequestKey> key_{0};
-  std::atomic<bool> cancelled_{false}, finished_{false};
+  const std::string method_;
+  RequestKey key_ = 0;  // of the queue's thread, as `cancelled_`
+  bool cancelled_ = false;
 };
 
 /// ModelStreamInfer: calls one after the other on one stream, answers as they come.
-class Stream final : public grpc::ServerGenericBidiReactor {
+class Stream final : public Method {
  public:
-  Stream(Service& service, grpc::GenericCallbackServerContext& context, std::string tenant)
-      : service_(service), caller_(service, context, std::move(tenant)) {
-    StartRead(&request_);
-  }
+  Stream(Service& service, Conversation& call, std::string tenant)
+      : service_(service), call_(call), caller_(service, call.context(), std::move(tenant)) {}
 
-  void OnReadDone(bool ok) override {
+  void begin() override { call_.read(); }
+  void read(bool ok) override {
     if (!ok) {
-      const Locked lock(mutex_);
+      const std::lock_guard lock(mutex_);
       reading_ = false, ended_ = true;
       return finish_if_over();
     }
     grpc::ByteBuffer message;
-    message.Swap(&request_);
+    message.Swap(&call_.message());
     uint64_t turn;
     {
-      const Locked lock(mutex_);
+      const std::lock_guard lock(mutex_);
       turn = ++turns_;
       keys_[turn] = 0;
     }
     const RequestKey key = caller_.infer(
         message, true,
-        [this, turn](const std::shared_ptr<Call>& call, const Answer* answer, const Fault* fault) {
+        [this, turn, keep = call_.shared_from_this()](const std::shared_ptr<Call>& call,
+                                                      const Answer* answer, const Fault* fault) {
           auto pieces =
               fault ? Maybe<Pieces>(*fault) : write_infer(*call, *answer, service_.memory);
           if (!pieces.ok())
             return push(turn, buffer_from(stream_error(pieces.fault().message), nullptr));
           push(turn, buffer_from(in_stream(std::move(*pieces)), answer->keep));
         });
-    const Locked lock(mutex_);
-    if (const auto mine = keys_.find(turn); mine != keys_.end()) {
-      mine->second = key;
-      if (cancelled_) service_.engine.cancel(key);
+    bool cancel = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto mine = keys_.find(turn); mine != keys_.end())
+        mine->second = key, cancel = cancelled_;
+      reading_ = static_cast<int>(keys_.size()) < kInStream;
+      if (reading_) call_.read();
     }
-    reading_ = static_cast<int>(keys_.size()) < kInStream;
-    if (reading_) StartRead(&request_);
+    if (cancel) service_.engine.cancel(key);
   }
-  void OnWriteDone(bool ok) override {
-    const Locked lock(mutex_);
+  void written(bool ok) override {
+    const std::lock_guard lock(mutex_);
     writing_ = false;
     if (!ok) waiting_.clear();
     write_next();
     finish_if_over();
   }
-  void OnCancel() override {
+  void cancelled() override {
     std::vector<RequestKey> keys;
     {
-      const Locked lock(mutex_);
+      const std::lock_guard lock(mutex_);
       cancelled_ = true;
       for (const auto& [turn, key] : keys_) keys.push_back(key);
     }
     for (RequestKey key : keys)
       if (key) service_.engine.cancel(key);
   }
-  void OnDone() override { delete this; }
 
  private:
   void push(uint64_t turn, grpc::ByteBuffer message) {
-    const Locked lock(mutex_);
+    const std::lock_guard lock(mutex_);
     keys_.erase(turn);
     waiting_.push_back(std::move(message));
     write_next();
     // The reader that is not back yet reads on itself.
-    if (!reading_ && !ended_) reading_ = true, StartRead(&request_);
+    if (!reading_ && !ended_) reading_ = true, call_.read();
     finish_if_over();
   }
   void write_next() {
-    if (writing_ || waiting_.empty() || finished_) return;
+    if (writing_ || waiting_.empty()) return;
     writing_ = true;
-    response_ = std::move(waiting_.front());
+    call_.write(waiting_.front());
     waiting_.pop_front();
-    StartWrite(&response_);
   }
   void finish_if_over() {
-    if (finished_ || !ended_ || writing_ || !waiting_.empty() || !keys_.empty()) return;
-    finished_ = true;
-    Finish(grpc::Status::OK);
+    if (ended_ && !writing_ && waiting_.empty() && keys_.empty()) call_.finish(grpc::Status::OK);
   }
 
   Service& service_;
+  Conversation& call_;
   Caller caller_;
-  /// The last answer may end this object while its thread still holds the lock, so that the mutex
-  /// lives on.
-  struct Locked {
-    explicit Locked(std::shared_ptr<std::recursive_mutex> given)
-        : mutex(std::move(given)), lock(*mutex) {}
-    std::shared_ptr<std::recursive_mutex> mutex;
-    std::lock_guard<std::recursive_mutex> lock;
-  };
-  std::shared_ptr<std::recursive_mutex> mutex_ = std::make_shared<std::recursive_mutex>();
-  grpc::ByteBuffer request_, response_;
+  std::mutex mutex_;  // answers come on other threads
   std::deque<grpc::ByteBuffer> waiting_;
   std::map<uint64_t, RequestKey> keys_;  // calls under way
   uint64_t turns_ = 0;
-  bool reading_ = true, ended_ = false, writing_ = false, finished_ = false, cancelled_ = false;
+  bool reading_ = true, ended_ = false, writing_ = false, cancelled_ = false;
 };
 
-class Refused final : public grpc::ServerGenericBidiReactor {
+class Refused final : public Method {
  public:
-  explicit Refused(const grpc::Status& status) { Finish(status); }
-  void OnDone() override { delete this; }
+  Refused(Conversation& call, grpc::Status status) : call_(call), status_(std::move(status)) {}
+  void begin() override { call_.finish(status_); }
+  void read(bool) override {}
+
+ private:
+  Conversation& call_;
+  const grpc::Status status_;
 };
 
-class Methods final : public grpc::CallbackGenericService {
+class Watch;
+
+/// grpc.health.v1: of the server as a whole, and of the one service that it has.
+class Health {
  public:
-  explicit Methods(Service& service) : service_(service) {}
-  grpc::ServerGenericBidiReactor* CreateReactor(
-      grpc::GenericCallbackServerContext* context) override {
-    const std::string& method = context->method();
-    if (!method.starts_with(kService))
-      return new Refused(
-          {grpc::StatusCode::UNIMPLEMENTED,
-           fmt::format("there is no service of the method '{}'", method.substr(0, 100))});
-    const std::string name = method.substr(kService.size());
-    std::string tenant;
-    if (name != "ServerLive" && name != "ServerReady") {
-      auto known = service_.tenant_of(metadata(*context, "authorization"));
-      if (!known.ok()) return new Refused(status_of(known.fault()));
-      tenant = std::move(*known);
-    }
-    if (name == "ModelStreamInfer") return new Stream(service_, *context, std::move(tenant));
-    return new Single(service_, *context, name, std::move(tenant));
+  bool ready() const { return ready_; }
+  static bool knows(const std::string& service) {
+    return service.empty() || service == kService.substr(1, kService.size() - 2);
+  }
+  void set(bool ready);
+  /// Ends the watchers' calls.
+  void stop();
+  void add(const std::shared_ptr<Conversation>& call, Watch& watch) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(watchers_, [](const Watching& each) { return each.call.expired(); });
+    watchers_.push_back({call, &watch});
   }
 
  private:
-  Service& service_;
+  struct Watching {
+    std::weak_ptr<Conversation> call;  // owns `watch`
+    Watch* watch;
+  };
+  template <typename Function>
+  void each(const Function& function) {
+    std::vector<Watching> all;
+    {
+      const std::lock_guard lock(mutex_);
+      all = watchers_;
+    }
+    for (const Watching& watching : all)
+      if (const auto keep = watching.call.lock()) function(*watching.watch);
+  }
+  std::atomic<bool> ready_{false};
+  std::mutex mutex_;
+  std::vector<Watching> watchers_;
 };
 
+/// Health/Check: one question, one answer.
+class Check final : public Method {
+ public:
+  Check(const Health& health, Conversation& call) : health_(health), call_(call) {}
+  void begin() override { call_.read(); }
+  void read(bool ok) override {
+    if (!ok) return call_.finish({grpc::StatusCode::INTERNAL, "the request did not arrive"});
+    auto named = read_named(text_from(call_.message()));
+    if (!named.ok()) return call_.finish(status_of(named.fault()));
+    if (!Health::knows(named->name))
+      return call_.finish({grpc::StatusCode::NOT_FOUND, "there is no such service"});
+    call_.write_and_finish(buffer_from(
+        write_health(health_.ready() ? HealthStatus::kServing : HealthStatus::kNotServing)));
+  }
+
+ private:
+  const Health& health_;
+  Conversation& call_;
+};
+
+/// Health/Watch: a message now, and one for each change.
+class Watch final : public Method {
+ public:
+  Watch(Health& health, Conversation& call) : health_(health), call_(call) {}
+  void begin() override { call_.read(); }
+  void read(bool ok) override {
+    if (!ok) return call_.finish({grpc::StatusCode::INTERNAL, "the request did not arrive"});
+    auto named = read_named(text_from(call_.message()));
+    if (!named.ok()) return call_.finish(status_of(named.fault()));
+    known_ = Health::knows(named->name);
+    health_.add(call_.shared_from_this(), *this);
+    tell();
+  }
+  void written(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    writing_ = false, stops_ |= !ok;
+    next();
+  }
+  void cancelled() override { stop(); }
+  void tell() {
+    const std::lock_guard lock(mutex_);
+    next();
+  }
+  void stop() {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+    next();
+  }
+
+ private:
+  void next() {
+    if (writing_) return;
+    if (stops_) return call_.finish({grpc::StatusCode::CANCELLED, "the server is shutting down"});
+    const HealthStatus status = !known_           ? HealthStatus::kUnknown
+                                : health_.ready() ? HealthStatus::kServing
+                                                  : HealthStatus::kNotServing;
+    if (told_ == status) return;
+    writing_ = true, told_ = status;
+    call_.write(buffer_from(write_health(status)));
+  }
+
+  Health& health_;
+  Conversation& call_;
+  std::mutex mutex_;
+  std::optional<HealthStatus> told_;
+  bool known_ = false, writing_ = false, stops_ = false;
+};
+
+void Health::set(bool ready) {
+  ready_ = ready;
+  each([](Watch& watch) { watch.tell(); });
+}
+void Health::stop() {
+  each([](Watch& watch) { watch.stop(); });
+}
+
+/// What all calls share.
+struct Calls {
+  Service& service;
+  grpc::AsyncGenericService generic;
+  Health health;
+  std::mutex mutex;
+  std::condition_variable fewer;
+  int live = 0;  // conversations
+
+  std::unique_ptr<Method> method(Conversation& call) {
+    const std::string& path = call.context().method();
+    if (path == std::string(kHealth) + "Check") return std::make_unique<Check>(health, call);
+    if (path == std::string(kHealth) + "Watch") return std::make_unique<Watch>(health, call);
+    if (!path.starts_with(kService))
+      return std::make_unique<Refused>(
+          call,
+          grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
+                       fmt::format("there is no service of the method '{}'", path.substr(0, 100))));
+    const std::string name = path.substr(kService.size());
+    std::string tenant;
+    if (name != "ServerLive" && name != "ServerReady") {
+      auto known = service.tenant_of(metadata(call.context(), "authorization"));
+      if (!known.ok()) return std::make_unique<Refused>(call, status_of(known.fault()));
+      tenant = std::move(*known);
+    }
+    if (name == "ModelStreamInfer")
+      return std::make_unique<Stream>(service, call, std::move(tenant));
+    return std::make_unique<Single>(service, call, name, std::move(tenant));
+  }
+};
+
+void Conversation::wait() {
+  {
+    const std::lock_guard lock(calls_.mutex);
+    ++calls_.live;
+  }
+  context_.AsyncNotifyWhenDone(begin(gone_));
+  calls_.generic.RequestCall(&context_, &stream_, &queue_, &queue_, begin(called_));
+}
+Conversation::~Conversation() {
+  method_.reset();
+  const std::lock_guard lock(calls_.mutex);
+  --calls_.live;
+  calls_.fewer.notify_all();
+}
+void Conversation::on_call(bool ok) {
+  if (!ok) {
+    gone_.keep.reset();  // of a call that never came nothing more is told
+    return;
+  }
+  std::make_shared<Conversation>(calls_, queue_)->wait();
+  guarded([&] {
+    method_ = calls_.method(*this);
+    method_->begin();
+  });
+}
+
+/// Completion queues with a thread each, which polls the sockets itself: a callback service would
+/// wake two more threads for each call.
 class Server final : public GrpcServer {
  public:
-  explicit Server(Service& service) : methods_(service) {}
+  explicit Server(Service& service) : calls_{service, {}, {}, {}, {}} {}
   ~Server() override { stop(std::chrono::milliseconds(0)); }
 
   Status listen(const GrpcOptions& options) {
-    grpc::EnableDefaultHealthCheckService(true);
     grpc::ServerBuilder builder;
     std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
     if (!options.certificate.empty()) {
@@ -406,35 +647,81 @@ class Server final : public GrpcServer {
     builder.SetMaxReceiveMessageSize(
         static_cast<int>(std::min<size_t>(options.most_message, INT32_MAX)));
     builder.SetMaxSendMessageSize(-1);
+    // What is arriving: the library slows its senders down, and cancels calls beyond that.
+    grpc::ResourceQuota quota("requests");
+    quota.Resize(std::max<size_t>(calls_.service.bodies->limit(), 64 << 20));
+    builder.SetResourceQuota(quota);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 7'200'000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 300'000);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
-    builder.RegisterCallbackGenericService(&methods_);
+    builder.RegisterAsyncGenericService(&calls_.generic);
+    for (int k = 0; k < std::max(options.threads, 1); ++k)
+      queues_.push_back(builder.AddCompletionQueue());
     server_ = builder.BuildAndStart();
-    if (!server_ || port_ == 0)
+    if (!server_ || port_ == 0) {
+      end_queues();
       return Error{Code::kUsage, "serve",
                    fmt::format("cannot listen on {}:{} for gRPC", options.host, options.port), "",
                    "another --host or --grpc"};
-    set_ready(false);
+    }
+    for (auto& queue : queues_) {
+      std::make_shared<Conversation>(calls_, *queue)->wait();
+      threads_.emplace_back([&queue = *queue, spin = options.spin] { poll(queue, spin); });
+    }
     return ok_status();
   }
 
   int port() const override { return port_; }
-  void set_ready(bool ready) override {
-    if (auto* health = server_->GetHealthCheckService()) health->SetServingStatus(ready);
-  }
+  void set_ready(bool ready) override { calls_.health.set(ready); }
   void stop(std::chrono::milliseconds patience) override {
     if (!server_) return;
+    calls_.health.stop();
     server_->Shutdown(std::chrono::system_clock::now() + patience);
-    server_->Wait();
+    {
+      // Answers that are still to come find their queues.
+      std::unique_lock lock(calls_.mutex);
+      calls_.fewer.wait(lock, [this] { return calls_.live == 0; });
+    }
+    for (auto& queue : queues_) queue->Shutdown();
+    for (std::thread& thread : threads_) thread.join();
     server_.reset();
   }
 
  private:
-  Methods methods_;
+  static void poll(grpc::ServerCompletionQueue& queue, std::chrono::microseconds limit) {
+    AdaptiveSpin spin(limit);
+    void* tag = nullptr;
+    bool ok = false;
+    while (true) {
+      const auto idle = Clock::now();
+      const auto until = idle + spin.limit();
+      auto got = grpc::CompletionQueue::TIMEOUT;
+      while (got == grpc::CompletionQueue::TIMEOUT && Clock::now() < until)
+        got = queue.AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
+      if (got == grpc::CompletionQueue::TIMEOUT)
+        got = queue.Next(&tag, &ok) ? grpc::CompletionQueue::GOT_EVENT
+                                    : grpc::CompletionQueue::SHUTDOWN;
+      if (got == grpc::CompletionQueue::SHUTDOWN) return;
+      spin.waited(Clock::now() - idle);
+      Conversation::over(tag, ok);
+    }
+  }
+  void end_queues() {
+    void* tag = nullptr;
+    bool ok = false;
+    for (auto& queue : queues_) {
+      queue->Shutdown();
+      while (queue->Next(&tag, &ok)) {
+      }
+    }
+  }
+
+  Calls calls_;
+  std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;  // go after the server
   std::unique_ptr<grpc::Server> server_;
+  std::vector<std::thread> threads_;
   int port_ = 0;
 };
 

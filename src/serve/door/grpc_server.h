@@ -12,7 +12,9 @@ struct GrpcOptions {
   std::string host = "127.0.0.1";
   int port = 0;
   size_t most_message = size_t{256} << 20;
-  std::string certificate, key;  // files, PEM; empty: no TLS
+  int threads = 1;                      // that read and write, each with a queue of its own
+  std::chrono::microseconds spin{100};  // that one polls at most before it sleeps
+  std::string certificate, key;         // files, PEM; empty: no TLS
 };
 
 class GrpcServer {

@@ -11,8 +11,9 @@
 #include <thread>
 #include <unordered_set>
 
-#include "serve/door/aside.h"
+#include "serve/door/adaptive_spin.h"
 #include "serve/door/http.h"
+#include "serve/lanes.h"
 
 namespace obelisk::serve::door {
 namespace {
@@ -49,7 +50,7 @@ struct Shared {
   std::atomic<uint64_t> accepted{0}, requests{0};
   std::atomic<int64_t> open{0}, busy{0};
   std::atomic<bool> draining{false}, stopping{false};
-  Aside aside;  // for bodies that are inflated
+  Lanes aside{1};  // inflates bodies
 };
 
 template <typename Stream>
@@ -193,6 +194,16 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     write(std::move(reply));
   }
 
+  /// Whether there is memory for a body so long; else the client is told.
+  bool room_for(size_t bytes) {
+    const auto& bodies = shared_.options.bodies;
+    if (request_.received->share.hold(bodies, bytes)) return true;
+    close_after_ = true;
+    write(fault_reply(no_room(bytes, bodies->limit())));
+    request_ = {};
+    return false;
+  }
+
   void header_there(error_code failed) {
     if (failed) {
       if (failed == http::error::body_limit)
@@ -222,6 +233,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
       for (char& c : name) c = static_cast<char>(tolower(static_cast<unsigned char>(c)));
       request.headers.emplace_back(std::move(name), std::string(field.value()));
     }
+    if (const auto size = parser_->content_length(); size && !room_for(*size)) return;
     if (beast::iequals(message[http::field::expect], "100-continue") && !parser_->is_done()) {
       state_ = State::kBody;
       static constexpr std::string_view kGoOn = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -280,7 +292,9 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
         return refuse(400, "this is no chunked body: " + failed.message());
       return;
     }
-    chunks_.append(piece_.data(), piece_.size() - parser_->get().body().size);
+    const size_t got = piece_.size() - parser_->get().body().size;
+    if (!room_for(chunks_.size() + got)) return std::string().swap(chunks_);
+    chunks_.append(piece_.data(), got);
     if (!parser_->is_done()) return read_chunks();
     Received& received = *request_.received;
     received.body = Block(chunks_.size(), before_tensors());
@@ -304,13 +318,16 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
         return turn->reply(
             fault_reply({Cause::kMediaType, "bodies come as they are, or as gzip or deflate"}));
       // It may become much longer, which takes its time.
-      return shared_.aside.post([turn, most = shared_.options.most_body] {
-        HttpRequest& short_one = turn->request;
-        auto text = inflated(short_one.received->body.bytes(), most, 0);
-        if (!text.ok()) return turn->reply(fault_reply(text.fault()));
-        short_one.received->body = std::move(*text);
-        asio::post(turn->executor(), [turn] { turn->handle(); });
-      });
+      return shared_.aside.run(
+          [turn, most = shared_.options.most_body, bodies = shared_.options.bodies] {
+            HttpRequest& short_one = turn->request;
+            auto text = inflated(short_one.received->body.bytes(), most, 0);
+            if (!text.ok()) return turn->reply(fault_reply(text.fault()));
+            if (!short_one.received->share.hold(bodies, text->size()))
+              return turn->reply(fault_reply(no_room(text->size(), bodies->limit())));
+            short_one.received->body = std::move(*text);
+            asio::post(turn->executor(), [turn] { turn->handle(); });
+          });
     }
     turn->handle();
   }
@@ -491,15 +508,15 @@ class Server final : public HttpServer {
  private:
   void turn(Loop& loop) {
     const auto guard = asio::make_work_guard(loop.context);
-    const auto spin = shared_.options.spin;
-    auto last = Clock::now();
+    AdaptiveSpin spin(shared_.options.spin);
     while (!loop.context.stopped()) {
-      if (loop.context.poll_one() > 0) {
-        while (loop.context.poll_one() > 0) {
-        }
-        last = Clock::now();
-      } else if (Clock::now() - last >= spin) {
-        if (loop.context.run_one() > 0) last = Clock::now();
+      const auto idle = Clock::now();
+      const auto until = idle + spin.limit();
+      size_t did = 0;
+      while (did == 0 && Clock::now() < until) did = loop.context.poll_one();
+      if (did == 0) did = loop.context.run_one();
+      spin.waited(Clock::now() - idle);
+      while (loop.context.poll_one() > 0) {
       }
     }
   }

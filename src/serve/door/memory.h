@@ -1,12 +1,14 @@
 /// serve/door/memory.h — received bytes, and how long they live.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
 #include <new>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace obelisk::serve::door {
@@ -39,8 +41,51 @@ class Block {
   size_t size_ = 0;
 };
 
+/// Bytes that the bodies of all connections may take together. Threads: any.
+class BodyMemory {
+ public:
+  /// Bodies up to this length are always taken: who sends long ones keeps nobody from asking.
+  static constexpr size_t kShort = 64 << 10;
+  explicit BodyMemory(size_t limit) : limit_(limit) {}
+  size_t limit() const { return limit_; }
+  size_t taken() const { return taken_; }
+  uint64_t refused() const { return refused_; }
+
+ private:
+  friend class BodyShare;
+  const size_t limit_;
+  std::atomic<size_t> taken_{0};
+  std::atomic<uint64_t> refused_{0};
+};
+
+/// What of it one body has, from when its length is known until it is gone.
+class BodyShare {
+ public:
+  BodyShare() = default;
+  BodyShare(const BodyShare&) = delete;
+  ~BodyShare() {
+    if (memory_) memory_->taken_ -= bytes_;
+  }
+  /// So many bytes in all from now on. False where they are not there: what it had stays.
+  bool hold(const std::shared_ptr<BodyMemory>& memory, size_t bytes) {
+    if (!memory || (bytes <= BodyMemory::kShort && !memory_)) return true;
+    size_t taken = memory->taken_;
+    do {
+      if (bytes > bytes_ && taken - bytes_ + bytes > memory->limit_)
+        return ++memory->refused_, false;
+    } while (!memory->taken_.compare_exchange_weak(taken, taken - bytes_ + bytes));
+    memory_ = memory, bytes_ = bytes;
+    return true;
+  }
+
+ private:
+  std::shared_ptr<BodyMemory> memory_;
+  size_t bytes_ = 0;
+};
+
 /// What a request's spans point into: the body as it came, and tensors that had to be written anew.
 struct Received {
+  BodyShare share;
   Block body;
   std::vector<Block> tensors;
   std::vector<std::shared_ptr<void>> others;  // shared memory, a message of another protocol

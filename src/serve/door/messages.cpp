@@ -609,6 +609,12 @@ std::string write_bool(bool value) {
   return text;
 }
 
+std::string write_health(HealthStatus status) {
+  std::string text;
+  pbf_writer(text).add_enum(1, static_cast<int32_t>(status));
+  return text;
+}
+
 std::string write_server_metadata(const std::string& version) {
   std::string text;
   pbf_writer message(text);

@@ -41,7 +41,9 @@ Maybe<SharedMemory::Status> read_region(std::string_view message);
 Maybe<LogSettings> read_log_settings(std::string_view message, LogSettings settings);
 Maybe<bool> read_changes_trace(std::string_view message);
 
-std::string write_bool(bool value);  // field 1: live, ready
+std::string write_bool(bool value);                                       // field 1: live, ready
+enum class HealthStatus { kServing = 1, kNotServing = 2, kUnknown = 3 };  // grpc.health.v1
+std::string write_health(HealthStatus status);
 std::string write_server_metadata(const std::string& version);
 std::string write_metadata(const ModelInfo& info);
 std::string write_config(const ModelInfo& info);

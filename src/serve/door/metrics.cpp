@@ -130,6 +130,10 @@ std::string metrics_text(Service& service) {
             [](const Account& one) -> const Histogram& { return one.slack; });
   out.family("obelisk_in_flight", "gauge", "Requests that have no answer yet");
   out.sample("", service.ledger.in_flight());
+  out.family("obelisk_body_bytes", "gauge", "Of long requests that are received or wait");
+  out.sample("", service.bodies->taken());
+  out.family("obelisk_bodies_refused", "counter", "Requests that there was no memory for");
+  out.sample("", service.bodies->refused());
   out.family("obelisk_ready", "gauge", "1 where the server is ready");
   out.sample("", service.ready() ? 1 : 0);
   out.family("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.");

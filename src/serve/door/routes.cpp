@@ -384,7 +384,7 @@ class Routes {
                         text->substr(0, 40), size))));
     }
     if (json_bytes <= kLongJson) return submit(exchange, name, version, tenant, json_bytes);
-    service_.aside.post([this, exchange, name, version, tenant, json_bytes] {
+    service_.aside.run([this, exchange, name, version, tenant, json_bytes] {
       submit(exchange, name, version, tenant, json_bytes);
     });
   }
@@ -429,7 +429,7 @@ class Routes {
         return reply;
       };
       if (!is_long) return exchange->reply_from(std::move(make));
-      service_.aside.post([exchange, make = std::move(make)] { exchange->reply(make()); });
+      service_.aside.run([exchange, make = std::move(make)] { exchange->reply(make()); });
     });
     exchange->on_abandoned([this, key] { service_.engine.cancel(key); });
   }

@@ -1,5 +1,9 @@
 #include "serve/door/service.h"
 
+#include <unistd.h>
+
+#include <fstream>
+
 namespace obelisk::serve::door {
 namespace {
 
@@ -11,6 +15,18 @@ bool same_secret(std::string_view a, std::string_view b) {
   unsigned char differs = 0;
   for (size_t k = 0; k < a.size(); ++k) differs |= static_cast<unsigned char>(a[k] ^ b[k]);
   return differs == 0;
+}
+
+/// Bytes that this process may have: the machine's, or those of its control group.
+size_t memory_of_machine() {
+  auto bytes =
+      static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (const char* file :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    size_t limit = 0;
+    if (std::ifstream(file) >> limit && limit > 0) bytes = std::min(bytes, limit);
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -34,6 +50,9 @@ Service::Service(Engine& engine, const Repository& repository, ServiceOptions gi
       repository(repository),
       options(std::move(given)),
       memory(options.shared_memory),
+      bodies(std::make_shared<BodyMemory>(options.body_memory > 0 ? options.body_memory
+                                                                  : memory_of_machine() / 4)),
+      tenants(options.tenants),
       log(*options.log),
       watcher_([this] { watch(); }) {}
 
@@ -46,6 +65,7 @@ void Service::stop() {
   }
   woken_.notify_all();
   if (watcher_.joinable()) watcher_.join();
+  files.stop();
   aside.stop();
 }
 
@@ -92,9 +112,32 @@ Maybe<std::string> Service::tenant_of(std::string_view authorization) const {
   return *tenant;
 }
 
+/// Counts and logs what became of a request.
+void Service::settle(const Request& request, const Answer& answer) {
+  ledger.end({request.model, request.tenant, request.arrival, request.deadline}, answer);
+  if (answer.outcome == Outcome::kOk && !log.wants(Severity::kVerbose)) return;
+  const auto taken =
+      std::chrono::duration<double, std::milli>(Clock::now() - request.arrival).count();
+  auto line = answer.outcome == Outcome::kFailed ? log.error("request")
+              : answer.outcome == Outcome::kOk   ? log.verbose("request")
+                                                 : log.info("request");
+  auto&& written = std::move(line)
+                       .field("model", request.model)
+                       .field("tenant", request.tenant)
+                       .field("id", request.id)
+                       .field("outcome", outcome_name(answer.outcome))
+                       .field("ms", taken);
+  if (answer.error) std::move(written).field("reason", answer.error->message);
+}
+
 RequestKey Service::infer(const std::shared_ptr<Call>& call, std::function<void(Answer)> done) {
   Request& mine = call->request;
   ledger.begin();
+  const auto refuse = [&](Answer no) -> RequestKey {
+    settle(mine, no);
+    done(std::move(no));
+    return 0;
+  };
   const bool refusing = refusing_;
   if (refusing || (!call->version.empty() && call->version != kVersion)) {
     Answer no;
@@ -104,9 +147,12 @@ RequestKey Service::infer(const std::shared_ptr<Call>& call, std::function<void(
                               : fmt::format("model '{}' has version {}, not '{}'", mine.model,
                                             kVersion, call->version.substr(0, 64)),
                      "", ""};
-    ledger.end({mine.model, mine.tenant, mine.arrival, mine.deadline}, no);
-    done(std::move(no));
-    return 0;
+    return refuse(std::move(no));
+  }
+  if (tenants.any()) {
+    const std::string& tenant = mine.tenant.empty() ? mine.model : mine.tenant;
+    if (std::optional<Answer> no = tenants.begin(tenant, mine, Clock::now()))
+      return refuse(std::move(*no));
   }
   Request sent = std::move(mine);
   mine = Request();
@@ -115,22 +161,8 @@ RequestKey Service::infer(const std::shared_ptr<Call>& call, std::function<void(
   if (!sent.trace) sent.trace = ledger.sample(sent.model);
   return engine.submit(std::move(sent), [this, call, done = std::move(done)](Answer answer) {
     const Request& request = call->request;
-    ledger.end({request.model, request.tenant, request.arrival, request.deadline}, answer);
-    const bool went_wrong = answer.outcome == Outcome::kFailed;
-    if (answer.outcome != Outcome::kOk || log.wants(Severity::kVerbose)) {
-      const auto taken =
-          std::chrono::duration<double, std::milli>(Clock::now() - request.arrival).count();
-      auto line = went_wrong                       ? log.error("request")
-                  : answer.outcome == Outcome::kOk ? log.verbose("request")
-                                                   : log.info("request");
-      auto&& written = std::move(line)
-                           .field("model", request.model)
-                           .field("tenant", request.tenant)
-                           .field("id", request.id)
-                           .field("outcome", outcome_name(answer.outcome))
-                           .field("ms", taken);
-      if (answer.error) std::move(written).field("reason", answer.error->message);
-    }
+    if (tenants.any()) tenants.ended(request.tenant.empty() ? request.model : request.tenant);
+    settle(request, answer);
     done(std::move(answer));
   });
 }
@@ -171,10 +203,16 @@ std::map<std::string, std::string> Service::unreadable() const {
   return unreadable_;
 }
 
-void Service::load(const std::string& name, Loaded done) {
+void Service::load(std::string name, Loaded done) {
   if (!options.model_control)
     return done(Fault{Cause::kForbidden, "loading and unloading is switched off here"});
   if (draining_) return done(Fault{Cause::kUnavailable, "the server is shutting down"});
+  files.run([this, name = std::move(name), done = std::move(done)]() mutable {
+    load_found(name, std::move(done));
+  });
+}
+
+void Service::load_found(const std::string& name, Loaded done) {
   const auto found = repository.find(name);
   if (!found)
     return done(

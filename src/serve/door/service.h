@@ -11,12 +11,13 @@
 #include <set>
 #include <thread>
 
-#include "serve/door/aside.h"
 #include "serve/door/infer.h"
 #include "serve/door/ledger.h"
 #include "serve/door/log.h"
 #include "serve/door/shared_memory.h"
+#include "serve/door/tenants.h"
 #include "serve/engine.h"
+#include "serve/lanes.h"
 
 namespace obelisk::serve::door {
 
@@ -34,8 +35,10 @@ struct ServiceOptions {
   std::string version;        // of the program
   bool model_control = true;  // clients may load and unload
   bool shared_memory = false;
+  size_t body_memory = 0;  // of all requests together; 0: a quarter of the machine's
   std::map<std::string, std::string>
       tokens;  // bearer token to tenant (empty: none of its own); no tokens: everybody may call
+  std::map<std::string, TenantClass> tenants;
   std::shared_ptr<Log> log;
 };
 
@@ -48,9 +51,13 @@ class Service {
   const Repository& repository;
   const ServiceOptions options;
   SharedMemory memory;
+  const std::shared_ptr<BodyMemory> bodies;
+  Tenants tenants;
   Ledger ledger;
   Log& log;
-  Aside aside;
+  /// What takes milliseconds (long JSON) runs here and holds up no connection.
+  Lanes aside{1};
+  Lanes files{1, {}, 10};  // where models are looked at before they are loaded
   const Clock::time_point started = Clock::now();
 
   /// Adds every model of the repository; ready when none of them loads any more, and one answers
@@ -93,7 +100,7 @@ class Service {
 
   /// `done` when the model is ready, failed, or gone.
   using Loaded = std::function<void(Checked)>;
-  void load(const std::string& name, Loaded done);
+  void load(std::string name, Loaded done);
   void unload(const std::string& name, Loaded done);
 
  private:
@@ -104,6 +111,8 @@ class Service {
     Loaded done;
   };
   void watch();
+  void settle(const Request& request, const Answer& answer);
+  void load_found(const std::string& name, Loaded done);
   void notice_states();
   void notice_load();
 

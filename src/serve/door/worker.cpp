@@ -474,7 +474,7 @@ class WorkerEngine final : public Engine {
     pump_later();
   }
 
-  // ---- the pump's thread: what waits here, not in the worker, is sent when it may be, or its deadline passes ----
+  // ---- the pump's thread: sends what waits here, not in the worker, or says that it is late ----
 
   /// The keeper itself must not send: a worker that waits for it to read would wait for ever.
   void pump_later() {

@@ -14,6 +14,7 @@
 #include <set>
 #include <thread>
 
+#include "base/database.h"
 #include "frontends/onnx/test/make_model.h"
 #include "serve/record.h"
 #include "serve/serve.h"
@@ -105,8 +106,10 @@ class EngineTest : public testing::Test {
     std::ofstream(folder / name, std::ios::binary) << bytes;
     return (folder / name).string();
   }
-  std::unique_ptr<Engine> engine(const std::string& policy = "vliw") const {
+  std::unique_ptr<Engine> engine(const std::string& policy = "vliw",
+                                 std::optional<std::chrono::microseconds> hand_over = {}) const {
     EngineOptions options;
+    options.hand_over = hand_over;
     options.workers = 3, options.policy = policy_named(policy).value();
     options.verify_seconds = 1, options.cache = (folder / "cache").string();
     return make_engine(std::move(options));
@@ -231,7 +234,7 @@ void wait_for_batches(Engine& engine, const Known& model, int batch) {
 class Policies : public EngineTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(Policies, AnyMixAnswersAsEachModelAlone) {
-  auto engine = this->engine(GetParam());
+  auto engine = this->engine(GetParam(), 0us);  // requests wait, so that some are joined
   std::vector<Known> models = {known("small", 16, 1), known("wide", 96, 2), known("other", 16, 3)};
   for (size_t m = 0; m < models.size(); ++m)
     engine->add(
@@ -295,6 +298,40 @@ TEST_P(Policies, AnyMixAnswersAsEachModelAlone) {
 INSTANTIATE_TEST_SUITE_P(Engine, Policies,
                          testing::Values("vliw", "fifo", "time", "streams", "edf", "batch"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST_F(EngineTest, AShortRunStaysWithTheThreadThatSubmits) {
+  std::vector<std::vector<std::byte>> bits;
+  for (const auto hand_over : {0us, std::chrono::microseconds(1h)}) {
+    auto engine = this->engine("vliw", hand_over);
+    engine->add({.name = "net",
+                 .path = write("net.onnx", network(16, 5, 1)),
+                 .batch_dimension = "batch",
+                 .max_batch = 4});
+    ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady) << engine->model("net")->reason;
+    const Known model = known("net", 16, 1);
+    Answers answers;
+    std::atomic<int> here = 0;
+    for (size_t row = 0; row < 8; ++row) {
+      std::atomic<bool> came = false;
+      const auto me = std::this_thread::get_id();
+      engine->submit(ask(model, {row}), [&, done = answers.next()](Answer answer) {
+        here += std::this_thread::get_id() == me;
+        done(std::move(answer));
+        came = true;
+      });
+      for (int k = 0; k < 6000 && !came; ++k) std::this_thread::sleep_for(10ms);
+      ASSERT_TRUE(came);
+    }
+    EXPECT_EQ(here > 0, hand_over > 0us) << here;
+    std::vector<std::byte> all;
+    for (const Answer& answer : answers.all()) {
+      ASSERT_EQ(answer.outcome, Outcome::kOk);
+      all.insert(all.end(), answer.outputs[0].bytes.begin(), answer.outputs[0].bytes.end());
+    }
+    bits.push_back(std::move(all));
+  }
+  EXPECT_EQ(bits[0], bits[1]);
+}
 
 TEST_F(EngineTest, ModelsComeAndGoWhileOthersAnswer) {
   auto engine = this->engine();
@@ -495,6 +532,35 @@ TEST_F(EngineTest, TimesAreKeptForTheNextProcess) {
   EXPECT_FALSE(broken.find(key));
 }
 
+TEST_F(EngineTest, ATimeThatWasMeasuredOnABusyMachineIsCorrected) {
+  const std::string path = write("net", network(16, 5, 1));
+  const auto run = [&](int requests) {
+    auto engine = this->engine();
+    engine->add({.name = "net", .path = path, .batch_dimension = "batch"});
+    EXPECT_EQ(wait_for(*engine, "net"), ModelState::kReady) << engine->model("net")->reason;
+    std::vector<float> x(16, 0.5F);
+    for (int k = 0; k < requests; ++k) {
+      Answers one;
+      engine->submit(request("net", "x", {DType::f32, {1, 16}}, x.data()), one.next());
+      EXPECT_EQ(one.all()[0].outcome, Outcome::kOk);
+    }
+  };
+  const auto least = [&] {
+    const Database times((folder / "cache").string(), "times.sqlite", "", "times");
+    Statement select(times, "SELECT MIN(alone_ns) FROM times");
+    EXPECT_TRUE(select.row());
+    return select.integer(0);
+  };
+  run(1);
+  {
+    const Database times((folder / "cache").string(), "times.sqlite", "", "times");
+    Statement(times, "UPDATE times SET alone_ns = 1000000000, beside_ns = 1000000000").run();
+  }
+  ASSERT_EQ(least(), 1'000'000'000);
+  run(100);
+  EXPECT_LT(least(), 500'000'000);
+}
+
 TEST_F(EngineTest, ModelsBeyondTheMemoryLimitAreRefused) {
   EngineOptions options;
   options.workers = 2, options.verify = false, options.memory_limit = 64 << 10;
@@ -509,6 +575,13 @@ TEST_F(EngineTest, ModelsBeyondTheMemoryLimitAreRefused) {
   EXPECT_EQ(wait_for(*engine, "beyond"), ModelState::kFailed);
   EXPECT_NE(engine->model("beyond")->reason.find("64.0 KiB are taken"), std::string::npos)
       << engine->model("beyond")->reason;
+  engine->add({.name = "own",
+               .path = write("own", network(96, 5, 3)),
+               .batch_dimension = "batch",
+               .memory_limit = 16 << 10});
+  EXPECT_EQ(wait_for(*engine, "own"), ModelState::kFailed);
+  EXPECT_NE(engine->model("own")->reason.find("its own limit is 16.0 KiB"), std::string::npos)
+      << engine->model("own")->reason;
   engine->remove("fits");
   for (int k = 0; k < 1000 && engine->model("fits"); ++k) std::this_thread::sleep_for(1ms);
   engine->add(

@@ -48,15 +48,20 @@ def test_loadgen(server, tmp_path):
     assert re.search(r"Min queries satisfied : Yes", summary), summary
 
 
-@pytest.mark.slow
 def test_loadgen_of_two_tenants_at_once(server, tmp_path):
-    """Each alone, then both at once at half the rate."""
+    """Each is VALID alone, and so are both at once: together at twice the rate."""
     from concurrent.futures import ThreadPoolExecutor
+
+    def verdict(name, tenant):
+        summary = loadgen(server, tmp_path / name, "--rate", 100, "--count", 500, "--bound-ms", 500, "--tenant", tenant)
+        assert "Result is : VALID" in summary, summary
     for one in "ab":
-        assert "Result is : VALID" in loadgen(server, tmp_path / one, "--rate", 100, "--count", 1000, "--bound-ms", 200, "--tenant", one)
+        verdict(one, one)
     with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(lambda one: loadgen(server, tmp_path / f"both-{one}", "--rate", 50, "--count", 1000, "--bound-ms", 200, "--tenant", one), "ab"))
-    assert all("Result is : VALID" in summary for summary in both), both
+        for done in [pool.submit(verdict, f"both-{one}", one) for one in "ab"]:
+            done.result()
+    for one in "ab":
+        assert server.metric(f'obelisk_tenant_requests{{tenant="{one}",model="mlp",outcome="ok"}}') >= 1000
 
 
 def test_loadgen_can_say_no(server, tmp_path):

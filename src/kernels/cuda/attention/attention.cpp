@@ -27,9 +27,8 @@ int64_t cuda_attention_kv_splits(int32_t type, int64_t heads, int64_t queries, i
                                  int64_t size, int64_t value_size, bool dataflow) {
   using machine::cuda_costs::kAttentionMultiprocessors;
   using namespace split_kv_bounds;
-  // Where they can hold all keys: who joins them reads less (H200, 1024 keys: of 8 0.9 us less than
-  // of 16). In a dataflow program smaller ones leave room for pages, and each takes less (the 1.1
-  // B decoder: of 16 714.4 us, of 8 722.9).
+  // Fewer, where they can hold all keys: the task that joins them reads less. In a dataflow program
+  // more: smaller ones leave room for pages, and each takes less.
   int64_t enough = dataflow ? kMostKvSplits : kMostKvSplitsJoined, kv_splits = 1;
   while (enough < kMostKvSplits && !attention_short(keys, enough)) enough *= 2;
   if (queries > kMostQueries || keys < kFewestKeys || !attention_by_warps(type, size, value_size))
@@ -65,7 +64,7 @@ double cuda_attention_nanos(int32_t type, int64_t queries, int64_t keys, int64_t
            static_cast<double>(passes) * (Long::kPass + Long::kStep * width * cut.walk);
   }
   using Chains = machine::cuda_costs::AttentionChains;
-  // Measured up to 64 rows.
+  // The constants are fit to up to 64 rows.
   if (queries > 64)
     return Chains::kTwoHalves *
            cuda_attention_nanos(type, (queries + 1) / 2, keys, size, value_size);

@@ -33,7 +33,7 @@ static constexpr int log2_up(int n, int log = 0) {
   return (1 << log) < n ? log2_up(n, log + 1) : log;
 }
 
-/* kRows rows of `kBytes` that 2^kThreadsLog threads bring to shared memory, `kChunks` of 16 bytes
+/* kRows rows of `kBytes` that 2^kThreadsLog threads load to shared memory, `kChunks` of 16 bytes
  * each, zero filled. Neighbouring threads take neighbouring pieces. */
 template <int kBytes, int kChunks, int kPitch, bool kWide, int kRows, int kThreadsLog>
 struct RowsOf {

@@ -107,7 +107,7 @@ struct AttentionLong {
         for (int e = 0; e < 4; ++e) o[c][e] = 0.0f;
 #pragma unroll 1
       for (int b = 0; b < kCut.chain; ++b, ++block) {
-        /* The first round commits nothing that it brings: a block that came to the place of another
+        /* The first round commits nothing that it loads: a block that came to the place of another
          * is one group later. */
         if (kRefills && block > first)
           copy16_wait<(kCut.stages > 2 ? kCut.stages - 2 : 0)>();

@@ -31,7 +31,7 @@ OBK_DEVICE void bring_rows(uint32_t to, const char* at, int64_t row_bytes, int t
   static_assert(kStep % 2 == 0, "a thread's rows are turned alike");
   const char* const from = at + first * row_bytes + p * 16;
   const uint32_t place = to + first * kPitch + (kTurn ? p ^ (first & 1) * 4 : p) * 16;
-  if (256 % kChunks != 0 && first >= kStep) return; /* the last threads bring nothing */
+  if (256 % kChunks != 0 && first >= kStep) return; /* the last threads load nothing */
 #pragma unroll
   for (int i = 0; i < (kCount + kStep - 1) / kStep; ++i) {
     const int row = (int)first + i * kStep;

@@ -5,7 +5,7 @@
  * Scores arise in registers by mma.sync (lane l has the rows l / 4 and l / 4 + 8), the softmax is
  * done there, and the weights are the first operand of the product with V as they lie. A lane takes
  * eight neighbouring columns of a row of Q or K in one load: both sides of the product in the same
- * order, so nothing is turned. */
+ * order, so nothing is transposed. */
 #ifndef OBK_ATTENTION_WARPS_CUH
 #define OBK_ATTENTION_WARPS_CUH
 

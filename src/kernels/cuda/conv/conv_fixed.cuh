@@ -13,8 +13,8 @@
  * conv.cuh. All copies are requested before anything else is worked out; weights come by the ring,
  * requested before the barrier. The image's last tile may have fewer pixels: the last repeats.
  *
- * Code that misses the instruction caches costs 16 ns for 128 bytes (measured on an H200, where the
- * SM keeps 128 KB), and one kernel for a network runs other code in each phase. So the code of a
+ * Code that misses the instruction caches is slow to come (bench/results/h200_code.json), and one
+ * kernel for a network runs other code in each wave. So the code of a
  * tile depends on its size alone, and layers share it: what differs between them are ConvNumbers,
  * passed in registers. In a kernel of its own, whose code the machine fetches before its start, the
  * same text is inlined and the numbers are constants. Thin tiles (few channels), of which a network

@@ -24,7 +24,6 @@ enum {
   kConvThinPass = 96,
   kConvFirst = 128, /* pixels of a tile of conv_first.cuh */
   kConvStages = 4,
-  kConvSmem = 98304,
   kConvPatch = 98304
 };
 

@@ -55,8 +55,8 @@ struct Watchdog {
     since = clock_cycles();
 #endif
   }
-  /* Of a wait that ends when another one of this CTA's does: that one is to be told, so its time is
-   * up first. */
+  /* Of a wait that ends when another one of this CTA's does: that one is to be reported, so its
+   * time is up first. */
   __device__ void start_late() {
 #ifdef OBK_WATCHDOG
     since = clock_cycles() + (int64_t)(OBK_WATCHDOG);

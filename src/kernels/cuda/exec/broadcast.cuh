@@ -47,7 +47,7 @@ OBK_DEVICE bool has_arrived(const BroadcastPair& two, uint32_t tag) {
 /* A whole warp waits for kCount pairs of each lane, so many times 16 bytes behind `from` (kNowhere:
  * no pair): all missing words are polled at once, for a poll takes the better part of a
  * microsecond. The warp stays together: lanes that went each their own way would look one after
- * another (H200: eight pieces of keys were joined 4 us late). */
+ * another. */
 static constexpr uint32_t kNowhere = 0xffffffffu;
 template <int kCount>
 OBK_DEVICE void await_all(BroadcastPair (&two)[kCount], const char* from,

@@ -24,14 +24,13 @@ static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask*
 namespace obk {
 
 /* Pages in flight to an SM: for tasks that wait for nothing but their pages, and for those behind a
- * task that has not gathered yet. A poll of a broadcast word queues behind all outstanding loads: a
- * page more on each of 132 SMs is 2 MB more, half a microsecond. While a task waits for nothing but
- * its pages, HBM must be kept busy. H200, a decoder: 4 to 10 and 2 to 4 are within half a percent
- * (h200_networks.json). */
+ * task that has not gathered yet. A poll of a broadcast word queues behind all outstanding loads,
+ * so few pages are under way then; while a task waits for nothing but its pages, HBM must be kept
+ * busy. Flat near its best: h200_networks.json, llama1b_decode. */
 static constexpr int kDataflowPages = 6, kQuietPages = 2;
 /* While all places are taken, so many of the next pages of the same task are prefetched into the L2
- * cache, one after another at this pace. H200, a decoder: a layer takes 0.9 us less; 4 to 14 pages,
- * one in 200 to 800 ns, all gain; 14 in 150 ns lose: they delay the words that others wait for. */
+ * cache, one after another at this pace; faster they delay the words that others wait for. Fit to a
+ * decoder's token; not on record. */
 static constexpr int kPrefetchPages = 8, kPrefetchNanos = 300;
 
 static __device__ __forceinline__ const ObkGather* gathers_of(const uint64_t* block) {

@@ -31,9 +31,9 @@ static constexpr int kPageBarBytes = 16;                   /* a page's two mbarr
 /* ---- a dataflow program (dataflow.cuh) ---- */
 static constexpr int kDataflowThreads =
     OBK_THREADS + 96; /* three more warps load weights, fetch tables, place operands */
-/* At once in shared memory: blocks of works, small weights of tasks. (Of two tasks would do; then
- * racecheck told one CTA of 132 of a read before and a write after the same barrier, with three it
- * tells nothing.) */
+/* At once in shared memory: blocks of works, small weights of tasks. (Those of two
+ * tasks would do, but racecheck reports a read before and a write after the same barrier then; of
+ * three it reports nothing.) */
 static constexpr int kDataflowBlocks = 8, kDataflowSoon = 3;
 static constexpr int kGatherUnit = 16; /* bytes */
 

@@ -82,7 +82,7 @@ static __device__ inline void place_operands(const ObkProgram& program, uint64_t
   }
 }
 /* A warp, before the operands of the block are placed: its small weights to `soon`. (A prefetch to
- * L1 does nothing: a norm waited for its scale for 1.1 us.) */
+ * L1 has no effect.) */
 static __device__ inline void fetch_small(uint64_t* block, char* soon) {
   const ObkWork* work = (const ObkWork*)block;
   uint64_t* operands = block + OBK_WORK_WORDS + work->params;
@@ -233,8 +233,7 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
 }  // namespace obk
 
 /* One CTA a multiprocessor is said, though several may run there: without it the assembler saves
- * registers, and of thirty loads that a thread could have under way it has three (rows of
- * 30000: 5.55 us, 4.4 with). */
+ * registers, and of thirty loads that a thread could have under way it has three. */
 #define OBK_KERNEL(name, body)                                 \
   extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1) \
       name(const __grid_constant__ ObkProgram program) {       \
@@ -283,7 +282,8 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
   const int last = program.first[sm + 1], end = program.waves - 1;
   int wave = 0, at = program.first[sm];
   /* Tasks are fetched two ahead and blocks one while the CTA waits for the others, and a body does
-   * first what depends on nobody: after the barrier nothing is waited for but the operands. */
+   * first what depends on no other task: after the barrier nothing is waited for but the operands.
+   */
   auto task_at = [&](int task) { return &tasks[task & 3]; };
   auto block_at = [&](int task) {
     return (uint64_t*)(shared + program.block_at + (task & 1) * program.block_bytes);
@@ -292,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     const int wanted = next < last ? (int)task_at(next)->wave : end;
     const bool arrives = wave < wanted;
     const bool streams = obk::kFewRows && next < last && task_at(next)->weight_bytes > 0;
-    if (threadIdx.x < 32) { /* which takes 0.4 us */
+    if (threadIdx.x < 32) { /* its release takes a while */
       if (arrives) barrier.arrive_after_sync();
     } else if (next < last) {
       if (next + 1 < last) obk::fetch_block(program, task_at(next + 1)->block, block_at(next + 1));

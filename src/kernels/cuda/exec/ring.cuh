@@ -67,8 +67,8 @@ static constexpr bool kPaces = true;
 #else
 static constexpr bool kPaces = kFewRows;
 #endif
-/* Pages in flight to an SM while it waits for the others (H200, BERT-base of ten layers as one
- * kernel: 1, 2, all: 236, 230, 240 us). */
+/* Pages in flight to an SM while it waits for the others: with fewer HBM is idle, with more polls
+ * of the barrier queue behind them. Fit; not on record. */
 static constexpr int kPacedPages = kFewRows ? 3 : 2;
 /* Pages loaded while a task without weights runs, for the task after it: no more than have arrived
  * when it signals, for a release waits for all loads in flight. */

@@ -78,7 +78,7 @@ static __device__ inline void start_rows() {
   row_turn() = 0;
 }
 
-/* kTogether: blocks of 64 columns that a copy brings. */
+/* kTogether: blocks of 64 columns that a copy loads. */
 template <bool kInlined, int kTogether_, typename S>
 struct AsyncRows {
   static constexpr int kTogether = kTogether_, kCopies = S::kChunks / kTogether,

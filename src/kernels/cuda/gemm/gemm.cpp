@@ -22,7 +22,7 @@ using obk::kAtomBytes;
 bool is_int8(int32_t type) { return type == kObkI8 || type == kObkU8; }
 int64_t chunks_of(int64_t k) { return (k + 63) / 64; }
 
-/// Eight rows of eight columns, turned: column r becomes a row of eight at to[r].
+/// Eight rows of eight columns, transposed: column r becomes a row of eight at to[r].
 void turn_eight(const uint16_t* from, int64_t row, uint16_t* const (&to)[8]) {
 #if defined(__SSE2__)
   __m128i a[8], b[8];
@@ -251,7 +251,7 @@ bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t, int64_t k, bool o
 
 int64_t cuda_gemm_dataflow_bytes(int32_t type, int64_t rows, int64_t columns, int64_t k) {
   // gemm_skinny.cuh: all of A and four planes of sums in shared memory, a few pages' code. A body
-  // that is told so asserts it.
+  // with that promise asserts it.
   using namespace dataflow_bounds;
   if (!OBK_IS_HALF(type) || rows < 1 || rows > kMostRows || columns < 1 || columns > kMostColumns ||
       k < 1 || k % 8 != 0)
@@ -268,15 +268,13 @@ int64_t cuda_gemm_dataflow_bytes(int32_t type, int64_t rows, int64_t columns, in
 
 int64_t cuda_gemm_split_k(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_kernel) {
   // Few columns leave most SMs idle, or give each so few that it reads A for little; and a tile
-  // keeps all of k in shared memory only to k = 768 (128 x 768 x 3072 takes 8.0 us on an H200, 128
-  // x 3072 x 768 5.4). Of a long k the rows do not count: a row's bits would depend on how many
-  // there are.
+  // keeps all of k in shared memory only to k = 768. Of a long k the rows do not count: a row's
+  // bits would depend on how many there are.
   using namespace split_k_bounds;
   if (!OBK_IS_HALF(type) || n > kMostColumns) return 1;
   // A phase of one kernel waits for its tiles' rows of A, 96 KB where k is 768: of half of k it
-  // waits for half, and the norm behind adds two planes (ViT's three layers 114.4 to 111.0 us,
-  // BERT-base's ten 218.3 to 217.2; 197 and 128 rows; bench/results/h200_networks.json). Few rows
-  // flow; of many a multiprocessor has several tiles, which hide it.
+  // waits for half, and the norm behind adds two planes. Few rows run as dataflow; of many an SM
+  // has several tiles, which hide it.
   if (k < kLeastDepth)
     return rows_in_one_kernel >= kFewestRows && rows_in_one_kernel <= kMostRows &&
                    k >= 2 * kShortestSplit && k % 128 == 0

@@ -29,7 +29,7 @@ void cuda_gemm_pack_int8(int32_t type, int64_t n, int64_t k, const void* b, int6
                          int64_t b_col, const void* zero, int64_t zero_col, void* packed);
 
 /// The packed bytes that a tile of columns c0 .. c1 reads, and how many of them hold 8 columns:
-/// what the kernel's loop needs to request them ahead. No bytes for types that no ring brings.
+/// what the kernel's loop needs to request them ahead. No bytes for types that no ring loads.
 WeightRange cuda_gemm_weights(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1);
 
 /// Shared memory that gemm_tile wants at g.scratch for a tile of these extents and types.
@@ -49,10 +49,8 @@ double cuda_pipelined_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k);
 int64_t cuda_pipelined_gemm_stage(int64_t n, int64_t k);
 
 /// Whether a product's tile gives the statistics of its rows of A (statistics.cuh) for less than a
-/// norm's phase: pipelined GEMMs, which join partial statistics while their first stage comes.
-/// Measured on an H200: with 128 rows (BERT-base, MiniLM) a layer gains 1.3 us and more, with 197
-/// (ViT-B/16) 1.1; one kernel for all, whose tiles wait for them first, lost 1.5 to 3.5 us a layer,
-/// a token nothing.
+/// norm's phase: pipelined GEMMs, which join partial statistics while their first stage comes. Not
+/// in one kernel for all, whose tiles would wait for them first.
 bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t n, int64_t k, bool own_kernel);
 
 /// Bytes of shared memory of a tile of these rows and columns that takes its weights page by page,

@@ -11,7 +11,7 @@
 
 namespace obk {
 
-/* Adds the two parts' sums and brings them to C. The caller lets the threads meet after it. */
+/* Adds the two parts' sums and stores them to C. The caller lets the threads meet after it. */
 template <int kMostBlocks>
 static __device__ __forceinline__ void finish_mma(float (&sum)[kMostBlocks][2][4], const Pass16& p,
                                                   uint32_t work) {

@@ -63,7 +63,7 @@ static __device__ __noinline__ void load_rows_plainly(uint32_t to, int padded, R
   }
 }
 
-/* The same for packed weights, where no ring brings them: `groups` of 8 columns, whole atoms. */
+/* The same for packed weights, where no ring loads them: `groups` of 8 columns, whole atoms. */
 static __device__ __noinline__ void load_atoms(uint32_t to, const char* from, int groups, int pitch,
                                                int first, int blocks) {
   const int piece = threadIdx.x & 63; /* of an atom */

@@ -20,9 +20,8 @@
  * 64, each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3). Where the body adds the
  * warpgroups' sums itself they are left as two planes.
  *
- * Tiles of a cluster that share weights load each some of them, by multicast to all. All SMs of an
- * H200 together take 85 GB/s each from the L2 cache, 117 where pairs share half of it
- * (bench/results/h200_multicast.json).
+ * Tiles of a cluster that share weights load each some of them, by multicast to all, so that
+ * the L2 cache is read less: bench/results/h200_multicast.json.
  *
  * Split-K: each CTA of a cluster computes a part of k, and then the epilogue of its slice of the
  * tile's rows. Partial sums go to the shared memory of the CTA that has their rows, a plane for

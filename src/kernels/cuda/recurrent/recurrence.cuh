@@ -13,7 +13,7 @@
  *
  * Two places for each word take turns. A member writes a place again two steps later, when it has
  * read every unit's state of the step between, which its owner computed from all states of the
- * first: so everybody had read the place. Numbers go on from run to run (each member keeps its own
+ * first: so all had read the place. Numbers go on from run to run (each member keeps its own
  * count), so that what an earlier run left is never taken for an answer.
  *
  * 16-bit R meets the state on tensor cores: up to 8 sequences are the 8 columns of a product of 16

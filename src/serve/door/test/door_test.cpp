@@ -8,6 +8,7 @@
 #include <limits>
 #include <protozero/pbf_writer.hpp>
 #include <random>
+#include <thread>
 
 #include "serve/door/http.h"
 #include "serve/door/infer_json.h"
@@ -15,6 +16,7 @@
 #include "serve/door/ledger.h"
 #include "serve/door/messages.h"
 #include "serve/door/shared_memory.h"
+#include "serve/door/tenants.h"
 #include "serve/door/wire_types.h"
 
 namespace obelisk::serve::door {
@@ -69,6 +71,102 @@ TEST(WireTypes, NamesThereAndBack) {
   for (int k = 0; k < kDTypes; ++k)
     EXPECT_EQ(parse_wire_name(wire_name(static_cast<DType>(k))), static_cast<DType>(k));
   EXPECT_FALSE(parse_wire_name("BYTES"));
+}
+
+TEST(BodyMemory, LongBodiesShareIt) {
+  const auto memory = std::make_shared<BodyMemory>(size_t{1} << 20);
+  BodyShare a;
+  EXPECT_TRUE(a.hold(memory, 700 << 10));
+  {
+    BodyShare b, small;
+    EXPECT_FALSE(b.hold(memory, 400 << 10));
+    EXPECT_TRUE(b.hold(memory, 300 << 10));
+    EXPECT_FALSE(b.hold(memory, 325 << 10)) << "it grows beyond";
+    EXPECT_EQ(memory->taken(), size_t{1000} << 10) << "what it had stays";
+    EXPECT_TRUE(small.hold(memory, BodyMemory::kShort));
+    EXPECT_EQ(memory->taken(), size_t{1000} << 10) << "short ones are not counted";
+    EXPECT_TRUE(a.hold(memory, 100 << 10)) << "it shrinks";
+    EXPECT_TRUE(b.hold(memory, 900 << 10));
+  }
+  EXPECT_EQ(memory->taken(), size_t{100} << 10);
+  EXPECT_EQ(memory->refused(), 2u);
+  BodyShare none;
+  EXPECT_TRUE(none.hold(nullptr, size_t{1} << 40));
+}
+
+TEST(BodyMemory, ManyThreads) {
+  const auto memory = std::make_shared<BodyMemory>(size_t{1} << 20);
+  std::vector<std::thread> threads;
+  std::atomic<int> beyond{0};
+  for (int k = 0; k < 4; ++k)
+    threads.emplace_back([&] {
+      for (int n = 0; n < 5000; ++n) {
+        BodyShare one;
+        one.hold(memory, size_t{100 + static_cast<size_t>(n) % 400} << 10);
+        beyond += memory->taken() > memory->limit();
+      }
+    });
+  for (std::thread& one : threads) one.join();
+  EXPECT_EQ(beyond, 0);
+  EXPECT_EQ(memory->taken(), 0u);
+}
+
+TEST(Tenants, AClassGivesWhatTheRequestLacks) {
+  Tenants tenants(
+      {{"gold", {.deadline = std::chrono::milliseconds(20), .priority = 2, .weight = 4}},
+       {Tenants::kOthers, {.priority = 9}}});
+  Request plain, own;
+  own.deadline = std::chrono::milliseconds(5), own.priority = 1;
+  EXPECT_FALSE(tenants.begin("gold", plain, Clock::now()));
+  EXPECT_EQ(plain.deadline, std::chrono::milliseconds(20));
+  EXPECT_EQ(plain.priority, 2);
+  EXPECT_EQ(plain.weight, 4);
+  EXPECT_FALSE(tenants.begin("gold", own, Clock::now()));
+  EXPECT_EQ(own.deadline, std::chrono::milliseconds(5));
+  EXPECT_EQ(own.priority, 2) << "none is more urgent than the class";
+  Request other;
+  EXPECT_FALSE(tenants.begin("anybody", other, Clock::now()));
+  EXPECT_EQ(other.priority, 9);
+  EXPECT_FALSE(other.deadline);
+}
+
+TEST(Tenants, ARateWithItsBurst) {
+  Tenants tenants({{"slow", {.rate = 10, .burst = 3}}});
+  const Clock::time_point start = Clock::now();
+  const auto taken = [&](int ms) {
+    Request request;
+    const auto no = tenants.begin("slow", request, start + std::chrono::milliseconds(ms));
+    if (!no) return true;
+    EXPECT_TRUE(no->over_quota);
+    EXPECT_EQ(no->outcome, Outcome::kRejected);
+    EXPECT_EQ(http_status(fault_of(*no).cause), 429);
+    EXPECT_EQ(grpc_status(fault_of(*no).cause), 8);
+    EXPECT_LE(*no->retry_after, std::chrono::milliseconds(100));
+    return false;
+  };
+  int count = 0;
+  for (int ms = 0; ms <= 2000; ++ms) count += taken(ms);
+  EXPECT_EQ(count, 3 + 20);
+  count = 0;
+  for (int k = 0; k < 9; ++k) count += taken(9000);
+  EXPECT_EQ(count, 3) << "a pause gives the burst back and no more";
+  Request free;
+  for (int k = 0; k < 99; ++k) EXPECT_FALSE(tenants.begin("other", free, start));
+}
+
+TEST(Tenants, RequestsWithoutAnAnswer) {
+  Tenants tenants({{Tenants::kOthers, {.in_flight = 2}}});
+  const Clock::time_point now = Clock::now();
+  Request request;
+  EXPECT_FALSE(tenants.begin("a", request, now));
+  EXPECT_FALSE(tenants.begin("a", request, now));
+  EXPECT_TRUE(tenants.begin("a", request, now));
+  EXPECT_FALSE(tenants.begin("b", request, now)) << "each has its own";
+  tenants.ended("a");
+  EXPECT_FALSE(tenants.begin("a", request, now));
+  EXPECT_TRUE(tenants.begin("a", request, now));
+  for (int k = 0; k < 9000; ++k) static_cast<void>(tenants.begin(std::to_string(k), request, now));
+  EXPECT_TRUE(tenants.begin("9001", request, now)) << "beyond 4096 names they share one account";
 }
 
 TEST(InferJson, NestedDataParametersAndOutputs) {
@@ -312,9 +410,10 @@ TEST(Inflate, BothFormatsAndNoBombs) {
     auto bomb = inflated(bytes(packed), 99999, 0);
     ASSERT_FALSE(bomb.ok());
     EXPECT_EQ(bomb.fault().cause, Cause::kTooLarge);
-    EXPECT_FALSE(inflated(bytes(packed.substr(0, packed.size() - 5)), 1 << 20, 0).ok());
+    EXPECT_EQ(inflated(bytes(packed.substr(0, packed.size() - 5)), 1 << 20, 0).fault().cause,
+              Cause::kBadRequest);
   }
-  EXPECT_FALSE(inflated(bytes("not packed"), 1 << 20, 0).ok());
+  EXPECT_EQ(inflated(bytes("not packed"), 1 << 20, 0).fault().cause, Cause::kBadRequest);
   mutate(deflated(text, MAX_WBITS), 500,
          [&](const std::string& packed) { (void)inflated(bytes(packed), 1 << 20, 0).ok(); });
 }
@@ -366,7 +465,7 @@ TEST(SharedMemoryTest, KeysLeadNowhereElse) {
     ASSERT_TRUE(wrong) << key;
     EXPECT_EQ(wrong->cause, Cause::kBadRequest);
   }
-  EXPECT_FALSE(memory.view({"r", 0, 1}).ok());
+  EXPECT_EQ(memory.view({"r", 0, 1}).fault().message, "there is no region 'r'");
 }
 
 }  // namespace
