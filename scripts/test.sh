@@ -33,6 +33,7 @@ stage() {  # stage NAME COMMAND…: notes the exit, so that tally.py sees a stag
 [ -e scripts/check_rooms.py ] && stage rooms python3 scripts/check_rooms.py
 stage format scripts/format.sh --check
 stage wheel scripts/wheel.sh
+[ -z "$all" ] || export OBELISK_TEST_ALL=1  # tests that download much
 # Whole outputs, for tally.py counts the cases of each program.
 stage ctest ctest --test-dir build -j 2 --output-on-failure --test-output-size-passed 4000000 --test-output-size-failed 4000000 \
   --output-junit "$reports/ctest.xml"

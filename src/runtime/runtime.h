@@ -22,7 +22,7 @@ class DeviceWeights;
 
 struct LoadOptions {
   std::string compiler;   // the host compiler's path; empty: $OBELISK_CXX, $CXX, then g++, clang++,
-                          // c++ on the PATH
+                          // c++ on the PATH, then the Python environment's ziglang
   std::string cache_dir;  // empty: $OBELISK_CACHE, $XDG_CACHE_HOME/obelisk, ~/.cache/obelisk;
                           // "off": no cache
   int jobs = 0;           // compilers at once; 0: one a core. 1: a GPU's kernels are one text for
@@ -218,6 +218,8 @@ std::string cpu_features();
 
 /// The host compiler that load would use, or the error that it would give.
 Result<std::string> find_compiler(const std::string& wanted = "");
+/// The program and what it is always told first: "zig" is "zig c++ ...".
+std::vector<std::string> compiler_words(const std::string& compiler);
 /// The folder of the object cache that load would use; empty when off.
 std::string cache_folder(const std::string& wanted = "");
 /// The same, opened; null when it is off, or, with a warning, where it is not the user's own.

@@ -14,10 +14,12 @@ Points Shadow::points_of(const Nest& nest, int64_t r0, int64_t r1, int64_t c0, i
   for (int64_t r = r0; r < r1; ++r)
     for (int64_t c = c0; c < c1; ++c) {
       int64_t row = r, column = c;
-      for (size_t d = rows; d-- > 0;)
-        points.dims[d].push_back(row % nest.dims[d].extent), row /= nest.dims[d].extent;
-      for (size_t d = nest.dims.size(); d-- > rows;)
-        points.dims[d].push_back(column % nest.dims[d].extent), column /= nest.dims[d].extent;
+      const auto split = [&](size_t d, int64_t& place) {
+        const int64_t extent = std::max<int64_t>(nest.dims[d].extent, 1);  // 0: sums over nothing
+        points.dims[d].push_back(place % extent), place /= extent;
+      };
+      for (size_t d = rows; d-- > 0;) split(d, row);
+      for (size_t d = nest.dims.size(); d-- > rows;) split(d, column);
     }
   return points;
 }

@@ -16,6 +16,10 @@ std::optional<Product> match_product(const Graph& graph, const Views& views, Nod
     return std::nullopt;
   }
   const int rank = static_cast<int>(form->domain.size());
+  if (std::find(form->domain.begin(), form->domain.end(), 0) != form->domain.end()) {
+    why = "empty";
+    return std::nullopt;
+  }
   Exprs exprs;
   std::vector<ExprId> coords;
   for (int d = 0; d < rank; ++d) coords.push_back(exprs.coord(d, form->domain[d]));

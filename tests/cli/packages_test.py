@@ -38,7 +38,7 @@ def test_the_library_exports_the_header_and_nothing_else():
     promised = set(re.findall(r"OBELISK_API[^;(]*?(obelisk_\w+)\(", header))
     lines = call("nm", "-D", "--defined-only", LIBRARY).splitlines()
     exported = {line.split()[-1].split("@")[0] for line in lines if line.split()[-2] != "A"}
-    assert len(promised) > 30 and exported == promised
+    assert len(promised) > 30 and exported == promised | {"CreateEpFactories", "ReleaseEpFactory"}  # of a plug-in of ONNX Runtime
     wanted = call("objdump", "-p", LIBRARY)
     assert re.search(r"SONAME\s+libobelisk\.so\.0\n", wanted)
 

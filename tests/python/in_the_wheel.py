@@ -127,6 +127,24 @@ def test_a_session_is_shaped_like_onnx_runtimes(mlp):
     assert close(out, x) and binding.copy_outputs_to_cpu()[0] is out
 
 
+def test_a_provider_of_onnx_runtime(mlp):
+    """More of it in onnxruntime_test.py, with libobelisk.so; here the module itself is the plug-in."""
+    import obelisk.onnxruntime
+    import onnxruntime
+    device, = obelisk.onnxruntime.devices()
+    assert device.ep_name == "ObeliskExecutionProvider"
+    options = obelisk.onnxruntime.session_options(threads=2, verify=True)
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session = onnxruntime.InferenceSession(mlp.SerializeToString(), options, enable_fallback=0)
+    part, = session.get_provider_graph_assignment_info()
+    assert part.ep_name == "ObeliskExecutionProvider" and [node.op_type for node in part.get_nodes()] == ["MatMul", "Relu"]
+    for rows in (2, 5, 2):
+        x = numbers(rows, 8)
+        assert close(session.run(["y"], {"x": x})[0], x)
+    by_name = onnxruntime.InferenceSession(mlp.SerializeToString(), providers=["ObeliskExecutionProvider"])
+    assert close(by_name.run(None, {"x": numbers(3, 8)})[0], numbers(3, 8))
+
+
 def test_outputs_whose_size_data_decides():
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("NonZero", ["y"], ["found"], name="end/find")]
     model = obelisk.compile(network(nodes, {"x": (TensorProto.FLOAT, [2, 3])}, {"y": (TensorProto.FLOAT, [2, 3]), "found": (TensorProto.INT64, [2, None])}),

@@ -23,7 +23,8 @@ def call(*words, **options):
 def python(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clean")
     call(sys.executable, "-m", "venv", folder / "venv")
-    call(folder / "venv" / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", WHEELS[-1], "onnx==1.22.0", "pytest==9.2.0")
+    call(folder / "venv" / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", WHEELS[-1], "onnx==1.22.0", "onnxruntime==1.31.1",
+         "pytest==9.2.0")
     return folder / "venv" / "bin" / "python"
 
 
@@ -37,6 +38,20 @@ def test_in_a_clean_environment(python, tmp_path):
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LANG": os.environ.get("LANG", "C.UTF-8")}
     said = call(python, "-I", "-m", "pytest", "-q", "-p", "no:cacheprovider", "in_the_wheel.py", cwd=tmp_path, env=environment)
     assert " passed" in said and "failed" not in said
+
+
+@pytest.mark.skipif(not os.environ.get("OBELISK_TEST_ALL"), reason="ziglang has 100 MB: scripts/test.sh --all")
+def test_without_a_compiler_ziglang_is_one(tmp_path):
+    """In a home of its own, where its C runtime is built first; from Python and from the command line."""
+    call(sys.executable, "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    call(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", f"{WHEELS[-1]}[cpu]")
+    (tmp_path / "g.ir").write_text('graph "g" {\n  in %0 "x": f32[64,64]\n  %1: f32[64,64] = MatMul(%0, %0)\n  %2: f32[64,64] = Exp(%1)\n  out %2 "y"\n}\n')
+    text = ("import numpy, obelisk; model = obelisk.compile('g.ir', target='cpu'); x = numpy.full((64, 64), 0.125, numpy.float32); "
+            "assert model.target == 'cpu' and model.verification['rows'] == 'every row' and numpy.allclose(model(x), numpy.e)")
+    where = {"cwd": tmp_path, "env": {"PATH": "/nowhere", "HOME": str(tmp_path)}}
+    call(python, "-I", "-c", text, **where)
+    assert "/ziglang/zig: clang" in call(tmp_path / "venv" / "bin" / "obelisk", "doctor", **where)
 
 
 def test_minilm(python, tmp_path):

@@ -64,7 +64,9 @@ Finding compiler(const Flags& flags) {
   const auto path = runtime::find_compiler(flags.compiler);
   if (!path.ok())
     return {"compiler", false, path.error().message, "apt-get install g++", Code::kBuild};
-  auto process = Process::start({*path, "--version"}, false);
+  std::vector<std::string> words = runtime::compiler_words(*path);
+  words.push_back("--version");
+  auto process = Process::start(words, false);
   const std::string said = process.ok() ? process->read_all() : "";
   if (said.empty())
     return {"compiler", false, *path + " does not start", "apt-get install --reinstall g++",

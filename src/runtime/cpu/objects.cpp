@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/process.h"
+#include "base/python.h"
 #include "kernels/kernels.h"
 #include "runtime/cpu/dialect_files.h"
 
@@ -86,6 +87,20 @@ std::string first_lines(const std::string& path, int count) {
 
 }  // namespace
 
+namespace {
+
+/// The compiler of the package ziglang, of the Python that imports us or that our own program lies
+/// in; or empty.
+std::string packaged_compiler() {
+  PythonPlaces places = PythonPlaces::of_this_process();
+  places.bases.clear();  // of the system's packages the compiler is on the PATH
+  for (const std::string& packages : package_folders(places))
+    if (std::string found = find_program(packages + "/ziglang/zig"); !found.empty()) return found;
+  return "";
+}
+
+}  // namespace
+
 Result<std::string> find_compiler(const std::string& wanted) {
   if (!wanted.empty()) {
     const std::string found = find_program(wanted);
@@ -104,8 +119,19 @@ Result<std::string> find_compiler(const std::string& wanted) {
     const std::string found = find_program(name);
     if (!found.empty()) return found;
   }
+  if (const std::string found = packaged_compiler(); !found.empty()) return found;
   return Error{Code::kUsage, "runtime", "no C++ compiler was found on the PATH", "",
-               "install g++, or run with --target reference"};
+               "install g++, or ziglang into the Python environment, or run with "
+               "--target reference"};
+}
+
+std::vector<std::string> compiler_words(const std::string& compiler) {
+  std::vector<std::string> words = {compiler};
+  // One program that is many. Bodies need no C++ library, which it would build first, for a minute;
+  // what it would add to look for undefined behaviour is no part of a body.
+  if (compiler.substr(compiler.rfind('/') + 1) == "zig")
+    words.insert(words.end(), {"c++", "-nostdlib++", "-fno-sanitize=undefined"});
+  return words;
 }
 
 std::string cpu_features() {
@@ -283,7 +309,7 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
       const std::string stem = folder.path() + "/" + to_string(bodies[b].hash);
       auto compile = [&]() -> Status {
         TRY_STATUS(write_file(stem + ".cpp", bodies[b].text));
-        std::vector<std::string> words = {compiler};
+        std::vector<std::string> words = compiler_words(compiler);
         words.insert(words.end(), kFlags.begin(), kFlags.end());
         words.insert(words.end(),
                      {"-iquote", folder.path(), stem + ".cpp", "-o", stem + ".so", "-lm"});
@@ -377,7 +403,7 @@ class Library : public BodyLibrary {
           write_file(folder.path() + "/" + cpu::kDialectFiles[k].name, cpu::kDialectFiles[k].text));
     const std::string stem = folder.path() + "/bodies";
     TRY_STATUS(write_file(stem + ".cpp", text));
-    std::vector<std::string> words = {compiler};
+    std::vector<std::string> words = compiler_words(compiler);
     words.insert(words.end(), kFlags.begin(), kFlags.end());
     words.insert(words.end(), flags_.begin(), flags_.end());
     words.insert(words.end(), {"-iquote", folder.path(), stem + ".cpp", "-o", stem + ".so", "-lm"});
