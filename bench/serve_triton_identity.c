@@ -1,7 +1,7 @@
 // A backend of Triton's that hands inputs back as outputs, so that bench/serve.py can compare what
 // the two servers add; with BUSY_US in the environment each request takes that many microseconds of
-// its thread's processor time first (bench/serve_overload.py). The functions are those of its tritonbackend.h; only what is called is
-// declared.
+// its thread's processor time first (bench/serve_overload.py). The functions are those of its
+// tritonbackend.h; only what is called is declared.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

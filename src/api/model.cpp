@@ -58,11 +58,6 @@ SAME(u2);
 SAME(b1);
 #undef SAME
 
-bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() &&
-         std::string_view(text).substr(text.size() - end.size()) == end;
-}
-
 std::vector<Port> ports_of(const std::vector<runtime::Port>& ports) {
   std::vector<Port> out;
   for (const runtime::Port& port : ports)

@@ -375,8 +375,9 @@ TEST_F(Obk, ARecipeWhoseProductWrapsIsRefused) {
   const std::string good_one = read_file(path("one.obk")).value();
   ASSERT_TRUE(parse(good_one).ok());
   const std::string bad = resealed(with_a_recipe_that_wraps(good_one, program->packings[0].recipe));
-  if (const char* keep = getenv("OBELISK_KEEP_CASE"))
+  if (const char* keep = getenv("OBELISK_KEEP_CASE")) {
     ASSERT_TRUE(write_file(keep, bad).ok());  // for tests/fuzz/corpus/obk
+  }
   expect_refused(bad, "a packed weight is not what f32[16,64] packs to");
 }
 

@@ -266,7 +266,9 @@ TEST(Precision, Tf32RoundsWhatTilesMultiplyAndNothingElse) {
       EXPECT_LT(distance(got, *wanted), 4e-3);
       const auto [rounds, exact] = rounding_tiles(planned(lower, how));
       EXPECT_EQ(exact, graph.name == "image" ? 1 : 0) << "the depthwise convolution is exact";
-      if (graph.name == "numbers") EXPECT_EQ(rounds, 0);
+      if (graph.name == "numbers") {
+        EXPECT_EQ(rounds, 0);
+      }
       // One has no product; the others' differ by more than the order of sums.
       EXPECT_EQ(distance(got, f32) < 1e-6, graph.name == "numbers") << distance(got, f32);
     }
