@@ -30,7 +30,7 @@ std::vector<Numbers> Shadow::coords_of(const Body& body, const Nest& nest, const
     Numbers rest = points.dims[d];
     for (size_t k = nest.dims[d].coords.size(); k-- > 0;) {
       const auto slot = static_cast<size_t>(nest.dims[d].coords[k]);
-      const int64_t extent = body.domain[slot];
+      const int64_t extent = std::max<int64_t>(body.domain[slot], 1);  // as in points_of
       for (size_t p = 0; p < rest.size(); ++p) {
         coords[slot][p] = k == 0 ? rest[p] : rest[p] % extent;
         rest[p] /= extent;
@@ -91,7 +91,8 @@ Status Shadow::read(const ObkTask& task, int sm) {
     for (const Access& access : work.nest.accesses)
       if (access.load != kNoExpr && moves_with_columns(work, group.body, access.load) != rows_only)
         loads.push_back(&access);
-    if (loads.empty()) continue;
+    // A sum over nothing reads none of what it would sum.
+    if (loads.empty() || (!rows_only && work.nest.column_count() == 0)) continue;
     TRY_STATUS(batches(work, group.body, task, rows_only, row_step,
                        [&](const Points& points, std::vector<Numbers> coords) -> Status {
                          values.begin(std::move(coords));
