@@ -43,7 +43,7 @@ def call(*words, **more):
 
 
 def pip_settings():
-    """How this machine's pip reaches the index, whoever told it."""
+    """pip's settings of this machine, which the new system is given: how the package index is reached."""
     said = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
     found = re.findall(r"^(?:global|:env:)\.([\w-]+)='(.*)'$", said, re.MULTILINE)
     return {name: value for name, value in found if name in ("cert", "index-url", "extra-index-url", "find-links", "default-timeout")}

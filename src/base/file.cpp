@@ -82,7 +82,8 @@ Error changed(const std::string& path) {
 }
 
 Status read_all(int file, const std::string& path, char* to, size_t bytes) {
-  // A call that copies much keeps its core for as long as that takes, whoever else waits for it.
+  // A call that copies much keeps its core for as long as that takes, even where other threads wait
+  // for it.
   constexpr size_t kPiece = 256 << 10;
   while (bytes > 0) {
     const ssize_t got = ::read(file, to, std::min(bytes, kPiece));

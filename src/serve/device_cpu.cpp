@@ -14,8 +14,7 @@
 namespace obelisk::serve {
 namespace {
 
-/// Waking a thread that sleeps, on a virtual machine (chosen; `bench/results/serve_cpu.json` has
-/// what it saves).
+/// Waking a thread and being woken by it, about. Chosen, not measured.
 constexpr std::chrono::microseconds kWake{20};
 
 int cores_we_may_use() {

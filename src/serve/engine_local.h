@@ -33,11 +33,12 @@ struct EngineOptions {
       cache;  // as of runtime::LoadOptions; the times of programs are kept beside the machine code
   bool verify = true;          // answers are compared with the reference before a model is ready
   double verify_seconds = 10;  // that the reference may take, of each program
-  /// A run that takes less goes on the thread that submits; none: what the device says. 0: no run.
+  /// Runs that are shorter run on the thread that submits, not on a lane. None: as the device says
+  /// (Device::hand_over). 0: every run has a lane.
   std::optional<std::chrono::microseconds> hand_over;
   int64_t memory_limit = 0;  // bytes of weights and workspaces of all models; 0: no limit
-  /// Asked on the lane before a run, about each request of it; an error fails that request. Many
-  /// lanes ask at once.
+  /// Called before a run, on its thread, for each request of it; an error fails that request. Many
+  /// threads call it at once.
   std::function<Status(const Request&)> check;
   /// Called once, when an error has ended everything on the device, before any request is answered
   /// with it; under the engine's lock, so it must not call the engine. It need not return: a

@@ -171,7 +171,8 @@ void Window::finish(uint64_t run, Time took, const Policy& policy) {
   running_.erase(at);
 }
 
-/// A miss counts as much as the answers in time that the promise asks for beside it.
+/// Steps are in balance where the share of misses is 1 - promise. Step and bound are chosen: four
+/// times the predicted wait still lets a request in that waits for nobody.
 void Window::judge(int model, bool in_time, const Policy& policy) {
   constexpr double kStep = 0.05, kMost = 4;
   if (policy.promise <= 0 || policy.promise >= 1) return;

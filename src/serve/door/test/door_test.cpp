@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "serve/door/adaptive_spin.h"
 #include "serve/door/http.h"
 #include "serve/door/infer_json.h"
 #include "serve/door/json.h"
@@ -466,6 +467,22 @@ TEST(SharedMemoryTest, KeysLeadNowhereElse) {
     EXPECT_EQ(wrong->cause, Cause::kBadRequest);
   }
   EXPECT_EQ(memory.view({"r", 0, 1}).fault().message, "there is no region 'r'");
+}
+
+TEST(AdaptiveSpin, PollsWhereWaitsAreShort) {
+  AdaptiveSpin spin(std::chrono::microseconds(100));
+  for (int k = 0; k < 8; ++k) spin.waited(std::chrono::microseconds(40));
+  EXPECT_EQ(spin.limit(), std::chrono::microseconds(100));
+  for (int k = 0; k < 8; ++k) spin.waited(std::chrono::seconds(1));
+  EXPECT_EQ(spin.limit().count(), 0) << "a quiet server does not poll";
+  int short_ones = 0;
+  for (; spin.limit().count() == 0 && short_ones < 100; ++short_ones)
+    spin.waited(std::chrono::microseconds(40));
+  EXPECT_GT(short_ones, 1);
+  EXPECT_LT(short_ones, 30) << "and begins again after a few quick requests";
+  AdaptiveSpin none(std::chrono::microseconds(0));
+  none.waited(std::chrono::microseconds(1));
+  EXPECT_EQ(none.limit().count(), 0);
 }
 
 }  // namespace
