@@ -1,5 +1,6 @@
 #include <protozero/pbf_writer.hpp>
 
+#include "base/protobuf.h"
 #include "ort/graph.h"
 
 namespace obelisk::ort {
@@ -9,14 +10,6 @@ using protozero::pbf_writer;
 
 constexpr size_t kSmall = 1024;         // bytes of a weight that stand in the model itself
 constexpr int64_t kFormatVersion = 10;  // of the file; what ops mean is told by the operator sets
-
-template <typename Fill>
-std::string message(Fill fill) {
-  std::string bytes;
-  pbf_writer out(bytes);
-  fill(out);
-  return bytes;
-}
 
 std::string value_message(const std::string& name, const ValueType* type) {
   const auto dimension = [&](size_t d) {

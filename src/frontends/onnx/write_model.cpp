@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/file_writer.h"
+#include "base/protobuf.h"
 
 namespace obelisk::frontends {
 namespace {
@@ -19,14 +20,6 @@ using protozero::pbf_writer;
 constexpr int64_t kSmall = 1024;
 // norms of groups and blocked quantization mean what the op table says from here on
 constexpr int64_t kOldest = 21;
-
-template <typename Fill>
-std::string message(Fill fill) {
-  std::string bytes;
-  pbf_writer out(bytes);
-  fill(out);
-  return bytes;
-}
 
 int64_t since(const graph::Node& node) {
   static const std::map<std::string_view, int64_t> table = {

@@ -14,6 +14,8 @@
 
 #include "frontends/frontends.h"
 
+#include "base/protobuf.h"
+
 namespace obelisk::frontends::onnx::make {
 
 using protozero::pbf_writer;
@@ -21,14 +23,6 @@ using List = std::vector<std::string>;
 
 inline constexpr int kFloat = 1, kU8 = 2, kI8 = 3, kI32 = 6, kI64 = 7, kString = 8, kBool = 9,
                      kF16 = 10, kF64 = 11;
-
-template <typename Fill>
-std::string message(Fill fill) {
-  std::string bytes;
-  pbf_writer out(bytes);
-  fill(out);
-  return bytes;
-}
 
 /// Dimensions as text: a number, a symbol, "?" for neither, or any symbol behind an apostrophe.
 inline std::string tensor_type(int element, const List& dims, bool has_shape = true) {
