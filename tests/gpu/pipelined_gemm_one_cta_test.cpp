@@ -39,6 +39,7 @@ static void wait_for_previous() {
   waited[one_cta::rank][threadIdx.x] = true;
 }
 static void stamp(const ObkProgram&, int, bool) {}
+static void assign_warps(ObkLanes*) {}
 constexpr int kBars = 512;  // bytes behind all else
 static uint32_t pipelined_gemm_bars() { return one_cta::kSharedBytes - kBars; }
 }  // namespace obk

@@ -96,11 +96,15 @@ inline const char* twin_run(obk::Body body, const TwinTask& of) {
     one_cta::run(OBK_THREADS, [&] {
       try {
         ObkLanes lanes = {};
-        lanes.scratch = one_cta::shared, lanes.scratch_bytes = bytes, lanes.sm = of.sm,
-        lanes.sms = of.sms;
-        lanes.warp = static_cast<int32_t>(threadIdx.x / 32), lanes.warps = OBK_THREADS / 32,
-        lanes.parts = parts;
-        obk::assign_lanes(&lanes, &work);
+        if (of.table) {
+          lanes.scratch = one_cta::shared, lanes.scratch_bytes = bytes, lanes.sm = of.sm,
+          lanes.sms = of.sms;
+          lanes.warp = static_cast<int32_t>(threadIdx.x / 32), lanes.warps = OBK_THREADS / 32,
+          lanes.parts = parts;
+          obk::assign_lanes(&lanes, &work);
+        } else {
+          obk::set_up_grid(&lanes, one_cta::shared, bytes, parts);
+        }
         body(of.task, of.params, of.operands, &lanes);
       } catch (const std::exception& error) {
         wrong = error.what();

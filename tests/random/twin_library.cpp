@@ -218,6 +218,7 @@ std::string run_twin(const Program& program, const TwinLibrary& library,
         for (const ObkTask& task : program.lists[sm]) {
           if (task.wave != static_cast<uint32_t>(wave)) continue;
           const WorkRecord& work = program.works[task.work];
+          const auto form = program.bodies[static_cast<size_t>(work.body)].traits.form;
           TwinTask one{&task,
                        work.params.data(),
                        operands[task.work].data(),
@@ -225,7 +226,8 @@ std::string run_twin(const Program& program, const TwinLibrary& library,
                        work.row_scratch,
                        8,
                        static_cast<int32_t>(sm),
-                       program.sms};
+                       program.sms,
+                       form != codegen::BodyTraits::Form::kGrid};
           while (one.groups > 1 && one.scratch + one.groups * one.row_scratch > kRoom) --one.groups;
           const TwinBody body = library.find(program.bodies[static_cast<size_t>(work.body)].hash);
           CHECK(body, "a body has no twin");

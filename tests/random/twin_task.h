@@ -13,6 +13,7 @@ struct TwinTask {
   void* const* operands;
   int64_t scratch, row_scratch;  // bytes: of the tile, of each group of lanes
   int32_t groups, sm, sms;
+  bool table;  // its kernel has a table of tasks, whose works say how rows go to warps
 };
 /// What is wrong, or "": lives until the next call.
 using TwinBody = const char* (*)(const TwinTask*);

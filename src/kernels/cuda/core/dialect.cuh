@@ -380,6 +380,12 @@ struct ObkLanes : ObkWorker {
 
 namespace obk {
 
+/* A row to each warp, in a kernel without a table of tasks: its work stages no rows. */
+static __device__ __forceinline__ void assign_warps(ObkLanes* w) {
+  w->lanes = 32, w->lane = (int)(threadIdx.x % 32);
+  w->groups = w->warps, w->group = w->warp, w->stage = (char*)w->scratch;
+}
+
 static __device__ __forceinline__ void share_rows(ObkLanes* w, int lanes) {
   if (lanes == 32) return; /* as the program's loop assigns them */
   w->lanes = lanes, w->lane = (int)threadIdx.x, w->group = 0, w->groups = 1;

@@ -15,6 +15,15 @@
 
 namespace obk {
 
+static __device__ __forceinline__ void set_up_grid(ObkLanes* w, char* shared, int64_t bytes,
+                                                   uint64_t* parts) {
+  w->scratch = shared, w->scratch_bytes = bytes;
+  w->sm = (int)blockIdx.x, w->sms = (int)gridDim.x;
+  w->warp = threadIdx.x / 32, w->warps = OBK_THREADS / 32;
+  w->parts = parts;
+  assign_warps(w);
+}
+
 template <Body body, bool kWaits>
 static __device__ __forceinline__ void run_grid(const ObkGrid& grid) {
   extern __shared__ __align__(1024) char shared[];
@@ -26,10 +35,7 @@ static __device__ __forceinline__ void run_grid(const ObkGrid& grid) {
   task.r0 = row, task.r1 = min(row + grid.tile_rows, grid.rows);
   task.c0 = column, task.c1 = min(column + grid.tile_columns, grid.columns);
   ObkLanes lanes = {};
-  lanes.scratch = shared, lanes.scratch_bytes = grid.scratch_bytes;
-  lanes.sm = at, lanes.sms = (int)gridDim.x;
-  lanes.warp = threadIdx.x / 32, lanes.warps = OBK_THREADS / 32;
-  lanes.parts = parts;
+  set_up_grid(&lanes, shared, grid.scratch_bytes, parts);
   if (!kWaits || grid.stamps) wait_for_previous(); /* a task's time does not hold the wait */
 #ifdef OBK_WATCHDOG
   if (threadIdx.x == 0) ring_state().dog = {grid.watch, blockIdx.x, (uint32_t)at, 0};

@@ -355,6 +355,7 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
   lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
   lanes.warp = warp, lanes.warps = OBK_THREADS / 32;
   lanes.parts = parts, lanes.pipe = &pipe;
+  assign_warps(&lanes);
   if (p.grid.stamps) wait_for_previous(); /* a task's time does not hold the wait */
   ObkProgram stamped = {};
   stamped.stamps = Cluster::part() == 0 ? p.grid.stamps : nullptr;
