@@ -8,9 +8,11 @@
 // program (OBELISK_DEVICE_OPTIONS=--Ofast-compile=max is quicker, with other machine code than
 // users get); those of a program that is wrong are tried again, each by itself. Processes have a
 // context each: a kernel that ends one is a failure like others, and so is a program that takes
-// more than --most seconds to compile or to run. What was done is told to stderr twice a minute.
-// Each failure is a line, the last line has counts and how far it got within the seconds. Exit
-// status 1: something failed. Nothing is read or written but the device compiler.
+// more than --most seconds to compile or to run. What was done is told to stderr twice a minute,
+// and each program that is wrong as soon as it is seen. Programs that have not ended ten seconds
+// after --seconds are ended and count as not run. Each failure is a line, the last line has counts
+// and how far it got within the seconds. Exit status 1: something failed. Nothing is read or
+// written but the device compiler.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -50,6 +52,7 @@ enum class Outcome {
 struct Shared {
   static constexpr int kMost = 4096, kProcesses = 256;
   std::atomic<uint64_t> next, ran[4], compiled[4], programs[4];  // by granularity: graphs, programs
+  std::atomic<uint64_t> making_ms, compiling_ms, running_ms;     // of all processes together
   std::atomic<int> suspects;
   struct Suspect {
     uint64_t first;
@@ -68,6 +71,8 @@ struct Shared {
     if (slot >= kMost) return;
     list[slot].first = first, list[slot].count = count, list[slot].granularity = granularity;
     snprintf(list[slot].text, sizeof list[slot].text, "%s", text.c_str());
+    fmt::print(stderr, "suspect: {} graphs from seed {}, granularity {}: {}\n", count, first,
+               granularity, list[slot].text);
   }
 };
 Shared* shared;
@@ -76,6 +81,22 @@ int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count();
 }
 void tell(Shared::Now& now, const char* does) { now.since = seconds_now(), now.does = does; }
+
+/// Adds the milliseconds of a scope to a sum.
+class Timed {
+ public:
+  explicit Timed(std::atomic<uint64_t>& sum) : sum_(sum) {}
+  ~Timed() {
+    sum_ += static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun_).count());
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  std::atomic<uint64_t>& sum_;
+  const Clock::time_point begun_ = Clock::now();
+};
 
 struct Tried {
   Outcome outcome = Outcome::kRight;
@@ -88,6 +109,7 @@ Tried try_together(std::span<const Case> cases, const std::string& granularity, 
   tell(now, "compiling");
   compiler::Compilation made;
   try {
+    const Timed timed(shared->compiling_ms);
     compiler::Options options;
     options.target = "sm_90a", options.granularity = machine::parse_granularity(granularity),
     options.verify = false, options.check_tables = true, options.sms = sms;
@@ -102,6 +124,7 @@ Tried try_together(std::span<const Case> cases, const std::string& granularity, 
     return {Outcome::kRefused, error.what()};
   }
   tell(now, "running");
+  const Timed timed(shared->running_ms);
   auto context = made.executable->context();
   if (!context.ok())
     return context.error().code == Code::kDevice ? Tried{Outcome::kCompiled, ""}
@@ -137,6 +160,7 @@ Tried try_together(std::span<const Case> cases, const std::string& granularity, 
 }
 
 std::vector<Case> cases_of(uint64_t first, int count, int steps) {
+  const Timed timed(shared->making_ms);
   std::vector<Case> cases;
   for (uint64_t seed = first; seed < first + static_cast<uint64_t>(count); ++seed) {
     Case one = case_of(graph::random_graph(seed, options_of(seed, steps)), seed);
@@ -237,14 +261,24 @@ int run_all(const Settings& settings) {
   };
   for (int slot = 0; slot < settings.processes; ++slot) start_one(slot);
   auto told = start;
+  bool stopped = false;
   while (!running.empty()) {
     int status = 0;
     const pid_t pid = waitpid(-1, &status, WNOHANG);
     if (pid < 0) break;
     if (pid == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      const bool late = !stopped && Clock::now() > end + std::chrono::seconds(10);
+      stopped = stopped || late;
       for (const auto& [process, slot] : running) {
         Shared::Now& now = shared->now[slot];
+        if (late) {
+          fmt::print(stderr, "not ended in time: {} graphs from seed {}, {}\n", now.count,
+                     now.first, now.count > 0 ? now.does.load() : "making graphs");
+          now.count = 0;
+          kill(process, SIGKILL);
+          continue;
+        }
         if (now.count == 0 || static_cast<double>(seconds_now() - now.since) <= settings.most)
           continue;
         shared->suspect(now.first, now.count, now.granularity,
@@ -292,6 +326,8 @@ int run_all(const Settings& settings) {
   for (size_t g = 0; g < settings.granularities.size(); ++g)
     fmt::print("; {}: {} graphs ran in {} programs, {} only compiled", settings.granularities[g],
                shared->ran[g].load(), shared->programs[g].load(), shared->compiled[g].load());
+  fmt::print("; {} s of all processes making graphs and references, {} compiling, {} running",
+             shared->making_ms / 1000, shared->compiling_ms / 1000, shared->running_ms / 1000);
   fmt::print(
       "; {} failed{}\n", failures,
       left > 0 ? fmt::format(", {} programs with failures not tried graph by graph", left) : "");
@@ -300,6 +336,7 @@ int run_all(const Settings& settings) {
 
 int main_of(int count, char** words) {
   Settings settings;
+  shared = new Shared();
   for (int k = 1; k + 1 < count; k += 2) {
     const std::string word = words[k], value = words[k + 1];
     if (word == "--from")
@@ -316,7 +353,16 @@ int main_of(int count, char** words) {
       settings.sms = atoi(value.c_str());
     else if (word == "--most")
       settings.most = atof(value.c_str());
-    else if (word == "--seconds")
+    else if (word == "--show") {  // the graph of a program, as text: FROM:COUNT; --steps before
+      const size_t colon = value.find(':');
+      const std::vector<Case> cases = cases_of(
+          strtoull(value.c_str(), nullptr, 10),
+          colon == std::string::npos ? 1 : atoi(value.c_str() + colon + 1), settings.steps);
+      if (cases.empty()) return 1;
+      fmt::print("{}", graph::print(cases.size() == 1 ? cases[0].graph : together(cases),
+                                    {.all_data = true}));
+      return 0;
+    } else if (word == "--seconds")
       settings.seconds = atof(value.c_str());
     else if (word == "--granularity") {
       settings.granularities.clear();
