@@ -19,13 +19,14 @@ namespace obelisk::runtime::cuda {
 namespace {
 
 // Clocks that a wait may take, a quarter of a second: other processes may have the GPU meanwhile.
-#define APART(name)                                                                               \
-  TEST(Failures, name) {                                                                          \
-    if (auto gpu = open_gpu(0); !gpu.ok()) GTEST_SKIP() << gpu.error().text();                    \
-    if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();             \
-    if (getenv("OBELISK_GPU_FEW")) GTEST_SKIP() << "a tool reports every trap";                   \
-    EXPECT_TRUE(passes_apart("Failures.DISABLED_" #name, {"OBELISK_WATCHDOG_CLOCKS=500000000"})); \
-  }                                                                                               \
+#define APART(name) APART_OF(name, "500000000")
+#define APART_OF(name, clocks)                                                                  \
+  TEST(Failures, name) {                                                                        \
+    if (auto gpu = open_gpu(0); !gpu.ok()) GTEST_SKIP() << gpu.error().text();                  \
+    if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();           \
+    if (getenv("OBELISK_GPU_FEW")) GTEST_SKIP() << "a tool reports every trap";                 \
+    EXPECT_TRUE(passes_apart("Failures.DISABLED_" #name, {"OBELISK_WATCHDOG_CLOCKS=" clocks})); \
+  }                                                                                             \
   TEST(Failures, DISABLED_##name)
 
 std::vector<Tensor> inputs_of(const Program& program) {
@@ -170,6 +171,32 @@ APART(AWaitForABarrierIsNamed) {
   EXPECT_NE(status.error().hint.find("does not recover"), std::string::npos)
       << status.error().text();
   broken.expect_errors_that_stay(status.error());
+}
+
+// A task of milliseconds and a watchdog of microseconds: what others wait for is named, too.
+APART_OF(ATaskThatOthersWaitForIsNamed, "20000") {
+  constexpr const char* kLong = R"(graph "g" {
+  in %0 "x": f32[1,16384]
+  in %1 "w": f32[16384,16]
+  in %2 "v": f32[16,16]
+  %3: f32[1,16] = MatMul(%0, %1) "long"
+  %4: f32[1,16] = MatMul(%3, %2) "short"
+  out %4 "y"
+})";
+  auto parsed = graph::parse(kLong);
+  ASSERT_TRUE(parsed.ok());
+  const std::shared_ptr<Program> program = program_of(*parsed, "mono", false);
+  ASSERT_GE(program->waves, 2);
+  auto loaded = load_cuda(program, {.cache_dir = "off", .watchdog = true});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().text();
+  auto context = (*loaded)->context();
+  ASSERT_TRUE(context.ok()) << context.error().text();
+  const Status status = status_of(run(**context, *program, inputs_of(*program)));
+  expect_device_error(status, "the run");
+  const std::regex wanted(
+      "SM [0-9]+ waits for the grid barrier at .*; SM [0-9]+ is in task [0-9]+ \\(wave 0, "
+      "'long'\\) \\(.*");
+  EXPECT_TRUE(std::regex_match(status.error().message, wanted)) << status.error().message;
 }
 
 // One SM's list is empty, so that what it would give to all never comes.

@@ -53,9 +53,9 @@ Status CudaContext::init() {
   TRY_STATUS(port_table_.reserve(static_cast<int64_t>(ports * 8), "the table of ports"));
   if (executable_->options_.watchdog) {
     void* host = nullptr;
-    TRY_STATUS(check(driver_.MemHostAlloc(&host, sizeof(ObkWatch), kHostMapped),
-                     "memory of the watchdog"));
-    watch_ = static_cast<ObkWatch*>(memset(host, 0, sizeof(ObkWatch)));
+    const size_t bytes = sizeof(ObkWatch) + static_cast<size_t>(p.sms) * sizeof(uint32_t);
+    TRY_STATUS(check(driver_.MemHostAlloc(&host, bytes, kHostMapped), "memory of the watchdog"));
+    watch_ = static_cast<ObkWatch*>(memset(host, 0, bytes));
   }
   record_ = {.tasks = executable_->tasks_.at(),
              .first = executable_->first_.at(),
@@ -167,6 +167,30 @@ Status CudaContext::copies(Handle stream) {
   return ok_status();
 }
 
+/// Of one kernel with barriers: the tasks that keep the others waiting at the barrier that counts
+/// up to `want`, a few of them; or nothing.
+std::string CudaContext::late_tasks(uint64_t want) const {
+  const Program& p = program();
+  const auto sms = static_cast<uint64_t>(p.sms), barriers = static_cast<uint64_t>(p.waves - 1);
+  if (!mono() || barriers == 0 || want < sms) return "";
+  const uint64_t wave = (want / sms - 1) % barriers + 1;  // that the barrier lets begin
+  const auto* at = reinterpret_cast<const uint32_t*>(watch_ + 1);
+  std::string text;
+  int64_t first = 0;  // of an SM, among all tasks
+  for (uint64_t sm = 0, found = 0; sm < sms && found < 4; ++sm) {
+    const int64_t next = first + static_cast<int64_t>(p.lists[sm].size());
+    const int64_t task = int64_t{at[sm]} - 1;
+    if (task >= first && task < next) {
+      const ObkTask& late = p.lists[sm][static_cast<size_t>(task - first)];
+      if (late.wave < wave)
+        text += fmt::format("{} SM {} is in task {} (wave {}, '{}')", found++ > 0 ? "," : ";", sm,
+                            task, late.wave, p.works[late.work].label);
+    }
+    first = next;
+  }
+  return text;
+}
+
 /// An error of the device stays: later runs answer with it. Says what the watchdog saw.
 Status CudaContext::failed(Status status) {
   if (status.ok() || status.error().code != Code::kDevice) return status;
@@ -177,7 +201,7 @@ Status CudaContext::failed(Status status) {
                               ? &executable_->cut_.tasks[w.task]
                               : nullptr;
     error.message = fmt::format(
-        "SM {} waits for {} at {:#x} before task {}{}: it wants {}, has {} ({})", w.sm,
+        "SM {} waits for {} at {:#x} before task {}{}: it wants {}, has {}{} ({})", w.sm,
         w.kind == 1   ? "the grid barrier"
         : w.kind == 4 ? "another member of its gang"
         : w.kind == 5 ? "a value that other SMs give"
@@ -186,7 +210,7 @@ Status CudaContext::failed(Status status) {
         w.counter, w.task,
         task ? fmt::format(" (wave {}, '{}')", task->wave, program().works[task->work].label)
              : std::string(),
-        w.want, w.have, error.message);
+        w.want, w.have, w.kind == 1 ? late_tasks(w.want) : "", error.message);
   }
   error.hint = "the GPU's context does not recover: start the program again";
   broken_ = error;

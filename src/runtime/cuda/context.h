@@ -55,6 +55,7 @@ class CudaContext : public Context {
   Status launch(Handle stream, Handle graph, DevicePointer stamps);
   Status copies(Handle stream);
   Status wait_for_stream();
+  std::string late_tasks(uint64_t want) const;
   Status failed(Status status);
   Result<bool> lies_on_device(const void* pointer) const;
 

@@ -86,7 +86,9 @@ struct ObkStamp {
 };
 static_assert(sizeof(ObkStamp) == 24, "host and device lay out ObkStamp alike");
 
-/* What a spin waited for when its clock ran out; in memory of the host, which outlives a trap. */
+/* What a spin waited for when its clock ran out; in memory of the host, which outlives a trap.
+ * Behind it, of one kernel with barriers, a uint32_t for each SM: the task that it is in or waits
+ * to begin, its number plus one. */
 struct ObkWatch {
   uint32_t hit, sm, task, kind; /* kind: 1 the grid barrier, 2 and 3 a page of the ring,
                                    4 another member of a gang, 5 a broadcast word, 6 rows of A */

@@ -289,6 +289,12 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     return (uint64_t*)(shared + program.block_at + (task & 1) * program.block_bytes);
   };
   auto go_to = [&](int next) {
+#ifdef OBK_WATCHDOG
+    if (threadIdx.x == 0) {
+      barrier.dog().task = next;
+      if (program.watch) ((volatile uint32_t*)(program.watch + 1))[sm] = (uint32_t)next + 1;
+    }
+#endif
     const int wanted = next < last ? (int)task_at(next)->wave : end;
     const bool arrives = wave < wanted;
     const bool streams = obk::kFewRows && next < last && task_at(next)->weight_bytes > 0;
