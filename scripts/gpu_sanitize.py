@@ -77,7 +77,8 @@ def sources():
 
 
 class Race:
-    """Two places whose race is no error, in these tests, and why. The order in which a tool names them is of no meaning."""
+    """Two places whose race is no error, in these tests, and why. The order in which a tool names them is of no meaning. A report names
+    a place and one or more that race with it: each of them must be excused (reason)."""
     tool = "racecheck"
 
     def __init__(self, tests, first, second, why):
@@ -87,6 +88,12 @@ class Race:
         accesses = [line for line in lines if ACCESS.search(line)]
         return len(accesses) == 2 and any(
             a.is_named_by(accesses[0]) and b.is_named_by(accesses[1]) for a, b in (self.places, self.places[::-1]))
+
+    @staticmethod
+    def pairs(lines):
+        """A report's races, each as a report of its own."""
+        accesses = [line for line in lines if ACCESS.search(line)]
+        return [[accesses[0], other] for other in accesses[1:]] or [lines]
 
 
 class Report:
@@ -110,14 +117,16 @@ IN_DATAFLOW = "Signals.BroadcastWords " + " ".join(f"Types/Dataflow.EqualInterpr
 POLLED = ("a word that carries the number of its step is polled while another CTA writes it: 8 bytes at once, relaxed; the test checks "
           "every word")
 TOLD = "the warp that loads pages polls the word by which the waiting thread tells that all have come: one word, and a barrier of the CTA behind it"
+LOOKS = Place("Read", "obk::issue_all_loads", "dataflow.cuh", "waits <= task_now() ? most : kQuietPages")
 UNDERSTOOD = (
     *(Race("Gemm.RingAcrossBarriers Gemm/Fixed.EqualsReferenceAndTheBitsOfAnyTile/f16 Types/Conv.EqualsTheDefinition/f16 "
            "Tiles/ConvPipelined.HasTheBitsOfAnyShape/0 Tiles/ConvPipelined.HasTheBitsOfAnyShape/1",
            COPY, Place("Read", read, "ptx.cuh"), GIVEN_BACK) for read in ("obk::load_matrices", "obk::load_two_matrices")),
     Race("Signals.BroadcastWords", COPY, Place("Read", "obk::load_shared_word", "ptx.cuh"), GIVEN_BACK),
-    Race(IN_DATAFLOW, Place("Write", "obk_program", "dataflow.cuh", "task_now() = at;"),
-         Place("Read", "obk::issue_all_loads", "dataflow.cuh", "waits <= task_now() ? most : kQuietPages"),
+    Race(IN_DATAFLOW, Place("Write", "obk_program", "dataflow.cuh", "task_now() = at;"), LOOKS,
          "the warp that loads pages looks which task runs while that changes: a hint of how many pages may be in flight, one word"),
+    Race(IN_DATAFLOW, Place("Write", "obk_program", "dataflow.cuh", "task_now() = -1,"), LOOKS,
+         "a named barrier of all warps (meet_all) stands between the first value and whoever looks"),
     *(Race("Signals.IdleWavesOfFewRows", Place("Write", "obk::GridBarrier::wait", "barrier.cuh", "*left = wave;"),
            Place("Read", "obk::ring_follow", "ring.cuh", poll), TOLD) for poll in ("&& *left < wave)", "if (*left >= wave) break;")),
     *(Race(IN_A_CLUSTER, Place("Write", write, "ptx.cuh"), Place("Read", "obk::poll_dsmem", "ptx.cuh"), POLLED)
@@ -185,6 +194,15 @@ def run_case(folder, tool, program, test, environment, timeout, deadline=float("
             "seconds": round(time.monotonic() - start, 1), **judged(tool, test, text, code)}
 
 
+def reason(tool, test, lines):
+    """Why a report is no error, or nothing."""
+    def known(part):
+        return next((one.why for one in UNDERSTOOD
+                     if one.tool == tool and (one.tests is None or test in one.tests) and one.excuses(part)), None)
+    whys = [known(pair) for pair in Race.pairs(lines)]
+    return known(lines) or (whys[0] if all(whys) else None)
+
+
 def judged(tool, test, text, code):
     """What a tool's text says: counts, and the first of each kind of report that is not understood."""
     reports, understood = {}, {}
@@ -197,8 +215,7 @@ def judged(tool, test, text, code):
         where = next((re.search(r"\bin (\S+\.cuh?:\d+)", l) for l in lines if " in " in l), None)
         kind = re.sub(r"0x[0-9a-f]+|\(\d+,\d+,\d+\)|\d+ hazards?|\b\d{3,}\b", "#", lines[0])
         key = kind + (" " + where[1] if where else "")
-        why = next((one.why for one in UNDERSTOOD
-                    if one.tool == tool and (one.tests is None or test in one.tests) and one.excuses(lines)), None)
+        why = reason(tool, test, lines)
         to = understood if why else reports
         to.setdefault(why or key, {"count": 0, "first": lines[:14]})["count"] += 1
     summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
