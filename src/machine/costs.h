@@ -81,6 +81,25 @@ inline constexpr int64_t kTaskColumns = 4;     // what a dataflow GEMM's task co
 inline constexpr double kAsUrgent = 0.9;       // of the longest remaining path: as urgent as it
 inline constexpr size_t kMostUrgent = 16;      // kernels that are compared
 inline constexpr double kWorthLeaving = 0.99;  // of the time of the plainest dispatch
+inline constexpr int64_t kMostBroadcast = 32 << 10;   // bytes of a value that a dataflow program
+                                                      // passes on
+inline constexpr int64_t kMostCopies = 48 << 10;      // bytes of all such copies of a worker
+inline constexpr int64_t kMostReplicated = 64 << 10;  // elements of a work that each worker
+                                                      // computes for itself
+// runtime/cuda
+inline constexpr int64_t kMostRingPages = 8;           // of weights on their way to an SM that
+inline constexpr int64_t kMostDataflowRingPages = 12;  // waits: all that one token asks of most
+                                                       // layers; the same of a dataflow program
+inline constexpr int64_t kMostSoon = 8192;             // bytes of a task's small weights that are
+                                                       // copied ahead
+inline constexpr int64_t kMostPrefetched = 12 << 20;   // bytes of the next GEMM's weights that one
+                                                       // brings to L2: a quarter of it
+inline constexpr size_t kFewInlined = 16;              // bodies of one kernel that are all inlined
+inline constexpr size_t kMostInlined = 8;              // else so many products' are
+inline constexpr int64_t kFewStreamedRows = 8;         // rows of a token: such a program streams
+inline constexpr int64_t kManyStreamed = int64_t{64} << 20;  // bytes, more than stay near from run
+                                                             // to run
+inline constexpr size_t kBodiesOfPart = 3, kMostParts = 16;  // compiled side by side
 // fit
 inline constexpr int64_t kLanesOfWorker = 64;  // columns of a reduction that a worker takes at once
 }  // namespace thresholds

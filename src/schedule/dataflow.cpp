@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "machine/machine.h"
 #include "schedule/dataflow_spans.h"
 #include "schedule/in_place_kv.h"
 #include "schedule/places.h"
@@ -18,11 +19,10 @@ using stitch::Plan;
 using stitch::Step;
 using stitch::StepKind;
 
-constexpr int64_t kMostBroadcast = 32 << 10;  // bytes of a value that is passed on
-constexpr int64_t kMostCopies = 48 << 10;     // bytes of all copies of a worker
-constexpr int64_t kMostArena = 256 << 20;     // bytes: nothing of it is written twice
-constexpr int64_t kMostReplicated = 64
-                                    << 10;  // elements of a work that a worker computes for itself
+using machine::thresholds::kMostBroadcast, machine::thresholds::kMostCopies,
+    machine::thresholds::kMostReplicated;
+
+constexpr int64_t kMostArena = 256 << 20;  // bytes: nothing of it is written twice
 constexpr int64_t kCopyAlign = 128;
 
 bool stores(const Group& group, size_t slot) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "machine/machine.h"
 #include "runtime/cuda/context.h"
 
 namespace obelisk::runtime::cuda {
@@ -52,12 +53,11 @@ Result<ObkPipelinedGemm> CudaContext::pipelined_gemm(const Launch& launch,
   ObkPipelinedGemm record = {};
   record.grid = grid(launch, stamps), record.weights = record.grid.operands[launch.weights];
   if (launch.next >= 0) {
-    constexpr int64_t kMost = 12 << 20;  // a quarter of the second-level cache
     const auto next = static_cast<size_t>(launch.next);
     const Tensor& weight = program().weights[next];
     const int64_t bytes = weight.empty() ? 0 : weight.bytes() + kBehindWeight;
     record.next = executable_->weights_[next];
-    record.next_bytes = std::min(bytes / 16 * 16, kMost);
+    record.next_bytes = std::min(bytes / 16 * 16, machine::thresholds::kMostPrefetched);
     record.next_share = (record.next_bytes / launch.ctas + 127) / 128 * 128;
   }
   const RowsMap& rows = launch.rows;

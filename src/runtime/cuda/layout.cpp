@@ -9,11 +9,7 @@ namespace obelisk::runtime::cuda {
 
 namespace {
 
-constexpr int64_t kMostDataflowPages = 12;  // of a dataflow program
-constexpr int64_t kMostPages = 8;  // 192 KB on their way to an SM while it waits for the others:
-                                   // all that one token asks of most layers
-
-constexpr int64_t kMostSoon = 8192;  // bytes of a task's small weights
+using namespace machine::thresholds;
 
 int64_t ring_bytes(int64_t pages, int64_t page_bytes = obk::kRingPageBytes) {
   return pages ? aligned(pages * (page_bytes + obk::kPageBarBytes)) : 0;
@@ -79,7 +75,7 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
   if (has_ring && streams)
     launch.ring_pages = static_cast<int32_t>(
         std::clamp<int64_t>((room - least - words - kAlign) / (page_bytes + obk::kPageBarBytes), 0,
-                            dataflow ? kMostDataflowPages : kMostPages));
+                            dataflow ? kMostDataflowRingPages : kMostRingPages));
   launch.scratch_at = static_cast<int32_t>(ring_bytes(launch.ring_pages, page_bytes));
   const int64_t left = room - words - launch.scratch_at;
   int64_t scratch = 0;

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "machine/machine.h"
 #include "runtime/packing.h"
 
 namespace obelisk::runtime::cuda {
@@ -49,7 +50,7 @@ int ring_pages(const Program& program) {
 /// that most works run: a call costs half a microsecond, and wgmma wants none. More would only make
 /// the kernel long.
 std::vector<bool> inlined_bodies(const Program& program) {
-  constexpr size_t kMost = 8, kFew = 16;
+  using machine::thresholds::kFewInlined, machine::thresholds::kMostInlined;
   std::vector<bool> inlined(program.bodies.size(), !is_mono(program));
   if (!is_mono(program)) return inlined;
   if (program.dataflow)
@@ -58,7 +59,7 @@ std::vector<bool> inlined_bodies(const Program& program) {
         true);  // calls would keep registers in memory, which is far while weights flow
   for (size_t k = 0; k < program.bodies.size(); ++k)
     inlined[k] = !program.bodies[k].traits.calls(codegen::kConvTile);
-  if (std::count(inlined.begin(), inlined.end(), true) <= static_cast<std::ptrdiff_t>(kFew))
+  if (std::count(inlined.begin(), inlined.end(), true) <= static_cast<std::ptrdiff_t>(kFewInlined))
     return inlined;
   inlined.assign(program.bodies.size(), false);
   std::vector<int> works(program.bodies.size()), order;
@@ -66,21 +67,21 @@ std::vector<bool> inlined_bodies(const Program& program) {
   for (size_t k = 0; k < program.bodies.size(); ++k)
     if (program.bodies[k].traits.calls(codegen::kGemmTile)) order.push_back(static_cast<int>(k));
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return works[a] > works[b]; });
-  for (size_t k = 0; k < std::min(order.size(), kMost); ++k) inlined[order[k]] = true;
+  for (size_t k = 0; k < std::min(order.size(), kMostInlined); ++k) inlined[order[k]] = true;
   return inlined;
 }
 
 /// Whether most of what a program does is to load weights for few rows, as of one token, from
 /// global memory: kernels/cuda/exec/ring.cuh.
 bool streams_for_few_rows(const Program& program) {
-  constexpr int64_t kFew = 8, kMuch = int64_t{64} << 20;  // more than stays near from run to run
+  using machine::thresholds::kFewStreamedRows, machine::thresholds::kManyStreamed;
   int64_t few = 0, all = 0;
   for (const auto& list : program.lists)
     for (const ObkTask& task : list) {
       all += task.weight_bytes;
-      if (task.r1 - task.r0 <= kFew) few += task.weight_bytes;
+      if (task.r1 - task.r0 <= kFewStreamedRows) few += task.weight_bytes;
     }
-  return few >= kMuch && 2 * few >= all;
+  return few >= kManyStreamed && 2 * few >= all;
 }
 
 }  // namespace
@@ -121,10 +122,10 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
 }
 
 int part_count(const Program& program) {
-  constexpr size_t kBodies = 3, kMost = 16;  // of a part; parts
+  using machine::thresholds::kBodiesOfPart, machine::thresholds::kMostParts;
   if (is_mono(program)) return 1;
-  return static_cast<int>(
-      std::clamp((program.bodies.size() + kBodies - 1) / kBodies, size_t{1}, kMost));
+  return static_cast<int>(std::clamp((program.bodies.size() + kBodiesOfPart - 1) / kBodiesOfPart,
+                                     size_t{1}, kMostParts));
 }
 int part_of(int body, int parts) { return body < 0 ? 0 : body % parts; }
 
