@@ -87,4 +87,20 @@ constexpr int64_t threads_of_columns(int64_t columns) {
 /// Columns of a GEMM's or convolution's tile whose size a cost decides.
 inline constexpr int64_t kMostTileColumns = 256;
 
+/// Convolution tiles whose size a cost decides: pixels of one of whole rows; columns of a grid's.
+namespace conv_bounds {
+inline constexpr int64_t kMostPixelsOfRows = 256, kMostGridColumns = 128;
+}
+
+/// Queries of an attention tile; without costs, as on a CPU, fewer.
+namespace attention_bounds {
+inline constexpr int64_t kFewestQueries = 16, kMostQueries = 128, kMostQueriesWithoutCosts = 64;
+}
+
+/// Tiles of memory-bound grids: a multiple of so many columns, and rows of a transpose's.
+inline constexpr int64_t kGridSide = 64;
+
+/// Columns of a row that a body keeps in registers between passes.
+inline constexpr int64_t kMostColumnsOfRow = 8192;
+
 }  // namespace obelisk::kernels

@@ -81,11 +81,12 @@ inline constexpr int64_t kTaskColumns = 4;     // what a dataflow GEMM's task co
 inline constexpr double kAsUrgent = 0.9;       // of the longest remaining path: as urgent as it
 inline constexpr size_t kMostUrgent = 16;      // kernels that are compared
 inline constexpr double kWorthLeaving = 0.99;  // of the time of the plainest dispatch
-inline constexpr int64_t kMostBroadcast = 32 << 10;   // bytes of a value that a dataflow program
-                                                      // passes on
-inline constexpr int64_t kMostCopies = 48 << 10;      // bytes of all such copies of a worker
-inline constexpr int64_t kMostReplicated = 64 << 10;  // elements of a work that each worker
-                                                      // computes for itself
+inline constexpr int64_t kMostBroadcast = 32 << 10;  // bytes of a value that a dataflow program
+                                                     // passes on
+inline constexpr int64_t kMostCopies = 48 << 10;     // bytes of all such copies of a worker
+inline constexpr int64_t kMostDataflowArena = 256 << 20;  // bytes: nothing of it is written twice
+inline constexpr int64_t kMostReplicated = 64 << 10;      // elements of a work that each worker
+                                                          // computes for itself
 // runtime/cuda
 inline constexpr int64_t kMostRingPages = 8;           // of weights on their way to an SM that
 inline constexpr int64_t kMostDataflowRingPages = 12;  // waits: all that one token asks of most

@@ -22,7 +22,6 @@ using stitch::StepKind;
 using machine::thresholds::kMostBroadcast, machine::thresholds::kMostCopies,
     machine::thresholds::kMostReplicated;
 
-constexpr int64_t kMostArena = 256 << 20;  // bytes: nothing of it is written twice
 constexpr int64_t kCopyAlign = 128;
 
 bool stores(const Group& group, size_t slot) {
@@ -399,7 +398,7 @@ class DataflowTable {
         work.dataflow->broadcasts.push_back(
             gives(work, slot) && tasks_.buffers[work.buffers[slot]].reach == Reach::kBroadcast);
     }
-    return copy_bytes <= kMostCopies && arena <= kMostArena;
+    return copy_bytes <= kMostCopies && arena <= machine::thresholds::kMostDataflowArena;
   }
 
   const Plan& plan_;

@@ -59,13 +59,13 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
   const int64_t outputs = conv.depthwise ? conv.shape.outputs
                                          : conv.shape.group_outputs;  // a tile stays inside a group
   ObkConv shape = geometry(conv, cut);
-  constexpr int64_t kMostPixels = 256;  // of a tile of whole rows
   std::vector<int64_t> heights, widths;
   for (int64_t p : {8, 16, 24, 32, 40, 48, 56, 64, 96, 128, 256, 512})
     heights.push_back(std::min(p, pixels));
   for (int64_t parts = 2; pixels / parts >= 8 && parts <= 16; ++parts)
     heights.push_back((pixels + parts - 1) / parts);
-  for (int64_t rows = 1; rows * wide <= kMostPixels && rows <= conv.out_height; ++rows)
+  for (int64_t rows = 1;
+       rows * wide <= kernels::conv_bounds::kMostPixelsOfRows && rows <= conv.out_height; ++rows)
     heights.push_back(rows * wide);
   for (int64_t parts = 2; wide / parts >= 8; ++parts)
     if (wide % parts == 0) heights.push_back(wide / parts);
@@ -105,7 +105,6 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
 }
 
 void cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks, Work& work) {
-  constexpr int64_t kMostWidth = 128;
   const kernels::TileLibrary& tiles = cut.tiles;
   const int64_t all = work.nest.row_count();
   if (!takes_async_mma(cut.machine, cut.strategy)) return;
@@ -115,7 +114,7 @@ void cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t 
   double best = static_cast<double>((tasks + cut.workers.count - 1) / cut.workers.count) *
                 work.task_nanos * cut.machine.costs.alone_over_tile;
   for (const int64_t height : {64, 128}) {
-    for (int64_t width = 32; width <= kMostWidth; width += 16) {
+    for (int64_t width = 32; width <= kernels::conv_bounds::kMostGridColumns; width += 16) {
       if (outputs % width != 0) continue;
       const int64_t count = (all + height - 1) / height * (outputs / width);
       const int per_worker = count <= cut.workers.count ? 1 : 2;

@@ -20,7 +20,7 @@ bool transposes(const Nest& nest) {
 }
 
 bool cut_to_grid(const Group& group, const Cutting& cut, const TaskGraph& tasks, Work& work) {
-  constexpr int64_t kSide = 64;
+  constexpr int64_t kSide = kernels::kGridSide;
   const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
   work.form = TaskList{};
   if (cut.strategy.min_grid_bytes.count == 0 || group.kind != GroupKind::kStitched ||

@@ -124,7 +124,6 @@ bool take_columns(Draft& draft, const Graph& graph, const Views& views,
                   const machine::Machine& device, ValueId out, const ops::Loop& form,
                   const Exprs& scratch,
                   const std::vector<std::pair<ValueId, std::vector<ExprId>>>& reads) {
-  constexpr int64_t kMostColumns = 8192;  // of a row in registers
   Body& body = draft.group.body;
   const size_t rank = form.domain.size();
   std::vector<int> slot_of(rank, -1);  // by the reader's coordinate
@@ -154,7 +153,7 @@ bool take_columns(Draft& draft, const Graph& graph, const Views& views,
       behind = true, columns *= form.domain[d], most_column = std::max(most_column, stride);
     }
   }
-  if (rows != element_count(body.domain) || columns == 1 || columns > kMostColumns ||
+  if (rows != element_count(body.domain) || columns == 1 || columns > kernels::kMostColumnsOfRow ||
       most_column > least_row)
     return false;
   if (rows < device.sms && rows * columns > machine::thresholds::kWidenedElements) return false;
