@@ -805,6 +805,7 @@ TEST(CudaSource, EachBodyIsInOnePart) {
 
 // One job compiles one text, whose machine code has every body's kernel.
 TEST(CudaSource, OneJobCompilesOneText) {
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   Program program = two_bodies();
   while (program.bodies.size() < 4) program.bodies.push_back(program.bodies[0]);
   LoadOptions options;
