@@ -385,8 +385,10 @@ def main():
                        "command": " ".join(["bench/serve_promises.py", *sys.argv[1:]]), "rounds": given.rounds, "seconds": given.seconds, "rate": RATE, "note": given.note, "rows": rows}, indent=1)
     if given.output:
         given.output.write_text(text + "\n")
-    print("promises:", "all hold" if all(row["holds"] for row in rows.values()) else "broken: " + ", ".join(name for name, row in rows.items() if not row["holds"]))
+    broken = [name for name, row in rows.items() if not row["holds"]]
+    print("promises:", "broken: " + ", ".join(broken) if broken else "all hold")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -126,7 +126,7 @@ UNDERSTOOD = (
     Race(IN_DATAFLOW, Place("Write", "obk_program", "dataflow.cuh", "task_now() = at;"), LOOKS,
          "the warp that loads pages looks which task runs while that changes: a hint of how many pages may be in flight, one word"),
     Race(IN_DATAFLOW, Place("Write", "obk_program", "dataflow.cuh", "task_now() = -1,"), LOOKS,
-         "a named barrier of all warps (meet_all) stands between the first value and whoever looks"),
+         "a named barrier of all warps (meet_all) stands between this write and the first read"),
     *(Race("Signals.IdleWavesOfFewRows", Place("Write", "obk::GridBarrier::wait", "barrier.cuh", "*left = wave;"),
            Place("Read", "obk::ring_follow", "ring.cuh", poll), TOLD) for poll in ("&& *left < wave)", "if (*left >= wave) break;")),
     *(Race(IN_A_CLUSTER, Place("Write", write, "ptx.cuh"), Place("Read", "obk::poll_dsmem", "ptx.cuh"), POLLED)

@@ -88,16 +88,15 @@ inline constexpr int64_t kMostDataflowArena = 256 << 20;  // bytes: nothing of i
 inline constexpr int64_t kMostReplicated = 64 << 10;      // elements of a work that each worker
                                                           // computes for itself
 // runtime/cuda
-inline constexpr int64_t kMostRingPages = 8;           // of weights on their way to an SM that
-inline constexpr int64_t kMostDataflowRingPages = 12;  // waits: all that one token asks of most
-                                                       // layers; the same of a dataflow program
-inline constexpr int64_t kMostSoon = 8192;             // bytes of a task's small weights that are
-                                                       // copied ahead
-inline constexpr int64_t kMostPrefetched = 12 << 20;   // bytes of the next GEMM's weights that one
-                                                       // brings to L2: a quarter of it
-inline constexpr size_t kFewInlined = 16;              // bodies of one kernel that are all inlined
-inline constexpr size_t kMostInlined = 8;              // else so many products' are
-inline constexpr int64_t kFewStreamedRows = 8;         // rows of a token: such a program streams
+// Pages of weights on their way to an SM that waits: all that one token wants of most layers.
+inline constexpr int64_t kMostRingPages = 8, kMostDataflowRingPages = 12;
+inline constexpr int64_t kMostSoon = 8192;            // bytes of a task's small weights that are
+                                                      // copied ahead
+inline constexpr int64_t kMostPrefetched = 12 << 20;  // bytes of the next GEMM's weights that one
+                                                      // brings to L2: a quarter of an H200's
+inline constexpr size_t kFewInlined = 16;             // bodies of one kernel that are all inlined
+inline constexpr size_t kMostInlined = 8;             // else so many products' are
+inline constexpr int64_t kFewStreamedRows = 8;        // rows of a token: such a program streams
 inline constexpr int64_t kManyStreamed = int64_t{64} << 20;  // bytes, more than stay near from run
                                                              // to run
 inline constexpr size_t kBodiesOfPart = 3, kMostParts = 16;  // compiled side by side

@@ -10,9 +10,9 @@
 // context each: a kernel that ends one is a failure like others, and so is a program that takes
 // more than --most seconds to compile or to run. What was done is told to stderr twice a minute,
 // and each program that is wrong as soon as it is seen. Programs that have not ended ten seconds
-// after --seconds are ended and count as not run. Each failure is a line, the last line has counts
-// and how far it got within the seconds. Exit status 1: something failed. Nothing is read or
-// written but the device compiler.
+// after --seconds are ended: the last line says how many, for one of them may be one that hangs.
+// Each failure is a line, the last line has counts and how far it got within the seconds. Exit
+// status 1: something failed. Nothing is read or written but the device compiler.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -66,13 +66,14 @@ struct Shared {
     std::atomic<const char*> does;  // a literal, at the same address in each process
   } now[kProcesses];
 
-  void suspect(uint64_t first, int count, int granularity, const std::string& text) {
+  void suspect(uint64_t first, int count, int granularity, const std::string& name,
+               const std::string& text) {
     const int slot = suspects++;
     if (slot >= kMost) return;
     list[slot].first = first, list[slot].count = count, list[slot].granularity = granularity;
     snprintf(list[slot].text, sizeof list[slot].text, "%s", text.c_str());
-    fmt::print(stderr, "suspect: {} graphs from seed {}, granularity {}: {}\n", count, first,
-               granularity, list[slot].text);
+    fmt::print(stderr, "suspect: {} graphs from seed {}, {}: {}\n", count, first, name,
+               list[slot].text);
   }
 };
 Shared* shared;
@@ -194,7 +195,8 @@ void work(const Settings& settings, Clock::time_point end, Shared::Now& now) {
       shared->compiled[g] += tried.outcome == Outcome::kCompiled ? cases.size() : 0;
       ++shared->programs[g];
       if (tried.text.empty()) continue;
-      shared->suspect(settings.from + at, count, static_cast<int>(g), tried.text);
+      shared->suspect(settings.from + at, count, static_cast<int>(g), settings.granularities[g],
+                      tried.text);
       if (tried.outcome == Outcome::kBroken) _exit(3);
     }
     longest = std::max(longest, std::chrono::duration<double>(Clock::now() - start).count());
@@ -262,6 +264,7 @@ int run_all(const Settings& settings) {
   for (int slot = 0; slot < settings.processes; ++slot) start_one(slot);
   auto told = start;
   bool stopped = false;
+  int not_ended = 0;
   while (!running.empty()) {
     int status = 0;
     const pid_t pid = waitpid(-1, &status, WNOHANG);
@@ -273,6 +276,7 @@ int run_all(const Settings& settings) {
       for (const auto& [process, slot] : running) {
         Shared::Now& now = shared->now[slot];
         if (late) {
+          not_ended += now.count > 0;
           fmt::print(stderr, "not ended in time: {} graphs from seed {}, {}\n", now.count,
                      now.first, now.count > 0 ? now.does.load() : "making graphs");
           now.count = 0;
@@ -282,6 +286,7 @@ int run_all(const Settings& settings) {
         if (now.count == 0 || static_cast<double>(seconds_now() - now.since) <= settings.most)
           continue;
         shared->suspect(now.first, now.count, now.granularity,
+                        settings.granularities[static_cast<size_t>(now.granularity)],
                         fmt::format("{} for more than {:.0f} s", now.does.load(), settings.most));
         now.count = 0;
         kill(process, SIGKILL);
@@ -301,6 +306,7 @@ int run_all(const Settings& settings) {
     Shared::Now& now = shared->now[slot];
     if (now.count > 0)
       shared->suspect(now.first, now.count, now.granularity,
+                      settings.granularities[static_cast<size_t>(now.granularity)],
                       fmt::format("the process ended: {}",
                                   WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "by itself"));
     now.count = 0;
@@ -329,14 +335,14 @@ int run_all(const Settings& settings) {
   fmt::print("; {} s of all processes making graphs and references, {} compiling, {} running",
              shared->making_ms / 1000, shared->compiling_ms / 1000, shared->running_ms / 1000);
   fmt::print(
-      "; {} failed{}\n", failures,
+      "; {} programs had not ended, {} failed{}\n", not_ended, failures,
       left > 0 ? fmt::format(", {} programs with failures not tried graph by graph", left) : "");
   return failures + left > 0 ? 1 : 0;
 }
 
 int main_of(int count, char** words) {
   Settings settings;
-  shared = new Shared();
+  shared = new Shared();  // for --show; processes share another
   for (int k = 1; k + 1 < count; k += 2) {
     const std::string word = words[k], value = words[k + 1];
     if (word == "--from")

@@ -200,16 +200,22 @@ Status CudaContext::failed(Status status) {
     const ObkTask* task = mono() && w.task < executable_->cut_.tasks.size()
                               ? &executable_->cut_.tasks[w.task]
                               : nullptr;
+    // Behind its last task an SM waits for the others, too: the next number is another SM's.
+    size_t end = 0;
+    for (size_t sm = 0; mono() && sm <= w.sm && sm < program().lists.size(); ++sm)
+      end += program().lists[sm].size();
+    const bool ended = mono() && w.kind == 1 && w.task >= end;
     error.message = fmt::format(
-        "SM {} waits for {} at {:#x} before task {}{}: it wants {}, has {}{} ({})", w.sm,
+        "SM {} waits for {} at {:#x} {}{}: it wants {}, has {}{} ({})", w.sm,
         w.kind == 1   ? "the grid barrier"
         : w.kind == 4 ? "another member of its gang"
         : w.kind == 5 ? "a value that other SMs give"
         : w.kind == 6 ? "rows of a GEMM"
                       : "a page of weights",
-        w.counter, w.task,
-        task ? fmt::format(" (wave {}, '{}')", task->wave, program().works[task->work].label)
-             : std::string(),
+        w.counter, ended ? "behind its last task" : fmt::format("before task {}", w.task),
+        task && !ended
+            ? fmt::format(" (wave {}, '{}')", task->wave, program().works[task->work].label)
+            : std::string(),
         w.want, w.have, w.kind == 1 ? late_tasks(w.want) : "", error.message);
   }
   error.hint = "the GPU's context does not recover: start the program again";

@@ -15,6 +15,7 @@
 
 namespace obk {
 
+/* What a body knows of its CTA. */
 static __device__ __forceinline__ void set_up_grid(ObkLanes* w, char* shared, int64_t bytes,
                                                    uint64_t* parts) {
   w->scratch = shared, w->scratch_bytes = bytes;

@@ -290,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
   };
   auto go_to = [&](int next) {
 #ifdef OBK_WATCHDOG
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0) { /* before the waits below */
       barrier.dog().task = next;
       if (program.watch) ((volatile uint32_t*)(program.watch + 1))[sm] = (uint32_t)next + 1;
     }
