@@ -154,10 +154,11 @@ inline constexpr int kAttentionMultiprocessors = 132;
 
 // ---- convolution tiles -------------------------------------------------------------------------
 
-/// Depthwise, on CUDA cores: the first-level cache gives 128 bytes a clock: X and two words of
-/// weights for each tap. Not measured: estimate.
+/// Depthwise, on CUDA cores, ns: an element of Y; a tap of it where two pixels share weights
+/// (depthwise_side), and elsewhere, where each tap waits for its loads. Fewer elements take as long
+/// as kFewest. `h100_depthwise.json`.
 struct ConvDepthwise {
-  static constexpr double kTap = 0.03, kBytes = 35, kFewest = 2048;  // ns an element, bytes a ns
+  static constexpr double kItem = 0.6, kTap = 0.028, kTapAlone = 0.11, kFewest = 3072;
 };
 inline constexpr double kConvTask = 500;  // a task's beginning and end; not measured: estimate
 /// Grids whose CTAs share multiprocessors (conv_grid.cuh): ResNet-50 of batch 8 by eight tiles.

@@ -170,6 +170,25 @@ def test_a_network_of_depthwise_convolutions_is_predicted_within_twice_what_it_t
     assert floors <= took
 
 
+def test_a_depthwise_convolution_is_predicted_within_twice_what_it_took(works, tmp_path):
+    """Between two convolutions of 1x1, as bench/micro/depthwise.py measures it."""
+    rows = record("h100_depthwise.json")["rows"]
+    assert {row["kernel"] for row in rows} == {3, 5, 7}
+    for row in rows:
+        net, channels, kernel = Net("depthwise"), row["channels"], row["kernel"]
+        x = net.conv(net.input("x", FLOAT, row["batch"], 16, row["size"], row["size"]), 16, channels, 1, relu=False)
+        y = net.conv(x, channels, channels, kernel, row["stride"], group=channels, relu=False)
+        size = (row["size"] + row["stride"] - 1) // row["stride"]
+        net.output(net.conv(y, channels, 16, 1, relu=False), FLOAT, row["batch"], 16, size, size)
+        path = tmp_path / "depthwise.onnx"
+        net.save(path, opset=17)
+        convolutions = [(us, floor) for op, _, us, floor in works(path, "op", row["precision"]) if op == "Conv"]
+        assert len(convolutions) == 3
+        us, floor = convolutions[1]
+        assert floor <= row["measured_us"] <= 2 * (us + PHASE_US["op"]), row
+        assert us + PHASE_US["op"] <= 2 * row["measured_us"], row
+
+
 # ---- where costs come from ---------------------------------------------------------------------
 def keys(value):
     if isinstance(value, dict):

@@ -287,5 +287,80 @@ TEST_P(OneCtaConvGrid, ConvolvesAsDefined) {
 INSTANTIATE_TEST_SUITE_P(Conv, OneCtaConvGrid, testing::ValuesIn(kGridCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
+/// Depthwise tiles: two pixels a thread at a time where the window is one of three sizes.
+struct DepthwiseCase {
+  const char* name;
+  int64_t channels, height, width, side, stride, dilation, pad;
+  int64_t gap;     // elements between pixels of X
+  int64_t pixels;  // of a tile
+};
+void PrintTo(const DepthwiseCase& c, std::ostream* out) { *out << c.name; }
+class OneCtaDepthwise : public testing::TestWithParam<DepthwiseCase> {};
+
+TEST_P(OneCtaDepthwise, ConvolvesAsDefined) {
+  const DepthwiseCase& c = GetParam();
+  std::mt19937 random(7);
+  const int64_t wide = (c.width + 2 * c.pad - c.dilation * (c.side - 1) - 1) / c.stride + 1;
+  const int64_t high = (c.height + 2 * c.pad - c.dilation * (c.side - 1) - 1) / c.stride + 1;
+  const int64_t taps = c.side * c.side, pixel_of_x = c.channels + c.gap, all = wide * high;
+  const auto number = static_cast<int32_t>(DType::f16);
+  std::vector<uint64_t> x_bytes, w_bytes;
+  const std::vector<double> x =
+      numbers(DType::f16, c.height * c.width * pixel_of_x, random, x_bytes);
+  const std::vector<double> w = numbers(DType::f16, c.channels * taps, random, w_bytes);
+  std::vector<char> hold_x, hold_w,
+      packed(static_cast<size_t>(
+          kernels::cuda_depthwise_packed_bytes(number, c.channels, c.side, c.side)));
+  kernels::cuda_depthwise_pack(number, c.channels, c.side, c.side, w_bytes.data(), taps, c.side, 1,
+                               packed.data());
+  one_cta::readable.clear();
+  ObkConv g = {};
+  g.type = number, g.depthwise = 1, g.multiplier = 1;
+  g.height = c.height, g.width = c.width, g.in_channels = g.out_channels = c.channels;
+  g.kernel_h = g.kernel_w = c.side, g.stride_h = g.stride_w = c.stride;
+  g.dilation_h = g.dilation_w = c.dilation, g.pad_top = g.pad_left = c.pad, g.out_width = wide;
+  g.x_row = c.width * pixel_of_x, g.x_pixel = pixel_of_x;
+  g.x = aligned(x_bytes.data(), static_cast<size_t>(c.height * g.x_row) * 2, hold_x);
+  g.weights = aligned(packed.data(), packed.size(), hold_w);
+  g.y = reinterpret_cast<float*>(one_cta::shared);
+  g.y_pixel = c.channels, g.y_row = wide * c.channels, g.channels = c.channels;
+  std::vector<float> y(static_cast<size_t>(all * c.channels));
+  one_cta::run(256, [&] {
+    for (int64_t pixel = 0; pixel < all; pixel += c.pixels) {
+      ObkConv t = g;
+      t.row = pixel / wide, t.column = pixel % wide, t.pixels = std::min(c.pixels, all - pixel);
+      obk::depthwise_tile<kObkF16>(t);
+      for (int64_t k = threadIdx.x; k < t.pixels * c.channels; k += 256)
+        y[static_cast<size_t>(pixel * c.channels + k)] = t.y[k];
+      __syncthreads();
+    }
+  });
+  for (int64_t pixel = 0; pixel < all; ++pixel)
+    for (int64_t o = 0; o < c.channels; ++o) {
+      double sum = 0, size = 0.01;
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        const int64_t row = pixel / wide * c.stride - c.pad + tap / c.side * c.dilation;
+        const int64_t column = pixel % wide * c.stride - c.pad + tap % c.side * c.dilation;
+        if (row < 0 || row >= c.height || column < 0 || column >= c.width) continue;
+        const double product = x[static_cast<size_t>(row * g.x_row + column * pixel_of_x + o)] *
+                               w[static_cast<size_t>(o * taps + tap)];
+        sum += product, size += std::fabs(product);
+      }
+      ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(pixel * c.channels + o)]), sum,
+                  2e-6 * size)
+          << "pixel " << pixel << " channel " << o;
+    }
+}
+INSTANTIATE_TEST_SUITE_P(Conv, OneCtaDepthwise,
+                         testing::Values(DepthwiseCase{"three", 40, 9, 11, 3, 1, 1, 1, 0, 99},
+                                         DepthwiseCase{"across_rows", 16, 8, 7, 3, 1, 1, 1, 8, 15},
+                                         DepthwiseCase{"five_strided", 24, 9, 10, 5, 2, 1, 2, 0, 9},
+                                         DepthwiseCase{"five_dilated", 8, 7, 9, 5, 1, 2, 4, 0, 63},
+                                         DepthwiseCase{"seven", 16, 6, 5, 7, 1, 1, 3, 0, 30},
+                                         DepthwiseCase{"single", 16, 5, 5, 1, 1, 1, 0, 0, 25},
+                                         DepthwiseCase{"not_of_packs", 13, 7, 6, 3, 1, 1, 1, 3,
+                                                       20}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 }  // namespace
 }  // namespace obelisk

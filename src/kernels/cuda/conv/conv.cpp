@@ -169,13 +169,13 @@ int64_t cuda_conv_small_scratch_bytes(const ObkConv* conv) {
 double cuda_conv_nanos(const ObkConv* conv) {
   namespace costs = machine::cuda_costs;
   const double taps = static_cast<double>(conv->kernel_h * conv->kernel_w);
-  const double size = conv_size(conv->type);
   double nanos = costs::kConvTask;
   if (conv->depthwise) {
     using Depthwise = costs::ConvDepthwise;
     const double items = static_cast<double>(pixels_of(*conv) * conv->channels);
-    return nanos + std::max(items, Depthwise::kFewest) * taps * Depthwise::kTap +
-           items * size / Depthwise::kBytes;
+    const bool pairs = depthwise_side(conv->kernel_h, conv->kernel_w) > 0;
+    return nanos + std::max(items, Depthwise::kFewest) *
+                       (Depthwise::kItem + taps * (pairs ? Depthwise::kTap : Depthwise::kTapAlone));
   }
   const double n = static_cast<double>(conv->channels), chunks = chunks_of(*conv);
   if (conv->tasks_per_worker > 0) {

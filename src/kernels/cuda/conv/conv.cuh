@@ -141,7 +141,15 @@ static __device__ __forceinline__ void conv_tile(const ObkConv& g) {
 }
 template <int kType>
 static __device__ __forceinline__ void depthwise_tile(const ObkConv& g) {
-  conv_depthwise<kType>(conv_share(g));
+  const int side = depthwise_side(g.kernel_h, g.kernel_w); /* a constant of the body */
+  if (side == 3)
+    conv_depthwise<kType, 3>(conv_share(g));
+  else if (side == 5)
+    conv_depthwise<kType, 5>(conv_share(g));
+  else if (side == 7)
+    conv_depthwise<kType, 7>(conv_share(g));
+  else
+    conv_depthwise<kType, 0>(conv_share(g));
 }
 
 }  // namespace obk

@@ -257,6 +257,16 @@ static __device__ inline void conv32(const ObkConv& g) {
 }
 
 /* kEach neighbouring channels as floats. */
+template <int kType, int kEach, int kWords>
+static __device__ inline void conv_widen(float (&to)[kEach], const uint32_t (&words)[kWords]) {
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const uint32_t half = words[e / 2] >> (e % 2 * 16);
+    to[e] = OBK_LIES_AS_F32(kType) ? __uint_as_float(words[e])
+            : kType == kObkBf16    ? __uint_as_float(half << 16)
+                                   : widen_f16_bits((uint16_t)half);
+  }
+}
 template <int kType, int kEach>
 static __device__ inline void conv_read(float (&to)[kEach], const char* from) {
   constexpr int kSize = OBK_LIES_AS_F32(kType) ? 4 : 2;
@@ -265,13 +275,13 @@ static __device__ inline void conv_read(float (&to)[kEach], const char* from) {
     memcpy(words, __builtin_assume_aligned(from, 16), kEach * kSize);
   else
     words[0] = kSize == 4 ? *(const uint32_t*)from : *(const uint16_t*)from;
+  conv_widen<kType, kEach>(to, words);
+}
+/* Eight channels, requested where it stands: a compiler would move a plain load to its use. */
+template <int kQuads>
+static __device__ inline void conv_request(uint32_t (&words)[kQuads * 4], const char* from) {
 #pragma unroll
-  for (int e = 0; e < kEach; ++e) {
-    const uint32_t half = words[e / 2] >> (e % 2 * 16);
-    to[e] = kSize == 4          ? __uint_as_float(words[e])
-            : kType == kObkBf16 ? __uint_as_float(half << 16)
-                                : widen_f16_bits((uint16_t)half);
-  }
+  for (int k = 0; k < kQuads; ++k) load_global(*(uint32_t(*)[4])(words + 4 * k), from + 16 * k);
 }
 
 template <int kType, int kEach>
@@ -309,15 +319,78 @@ static __device__ inline void conv_depthwise_by(const ObkConv& g) {
   }
 }
 
-template <int kType>
+/* Two pixels and eight channels a thread at a time, of kSide x kSide taps. kRows rows of taps are
+ * requested at once, as many as registers hold, what lies outside of X from its edge: with a branch
+ * around each load there would be one under way at a time. */
+template <int kType, int kSide>
+static __device__ inline void conv_depthwise_pairs(const ObkConv& g) {
+  constexpr int kEach = 8, kSize = OBK_LIES_AS_F32(kType) ? 4 : 2, kQuads = kSize / 2;
+  constexpr int kRows = kSide == 3 && kSize == 2 ? 3 : 1, kTaps = kRows * kSide;
+  const ConvWindow v(g, kSize);
+  const int pixels = conv_pixels(g), first = (int)(g.row * g.out_width + g.column);
+  const int vectors = (int)g.channels / kEach, all = (int)g.out_channels;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < (pixels + 1) / 2 * vectors; i += kConvThreads) {
+    const int pair = i / vectors, c = (i - pair * vectors) * kEach, channel = (int)g.channel + c;
+    const bool both = 2 * pair + 1 < pixels;
+    const char* weights = (const char*)((const float*)g.weights + channel);
+    int y0[2], x0[2];
+#pragma unroll
+    for (int p = 0; p < 2; ++p) {
+      const int q = first + 2 * pair + (p && both), row = q / v.out_width;
+      y0[p] = row * v.stride_h - v.top, x0[p] = (q - row * v.out_width) * v.stride_w - v.left;
+    }
+    float sum[2][kEach] = {};
+#pragma unroll 1
+    for (int ky = 0; ky < kSide; ky += kRows) {
+      uint32_t weight[kTaps][8], in[2][kTaps][kQuads * 4];
+#pragma unroll
+      for (int tap = 0; tap < kTaps; ++tap) {
+        conv_request<2>(weight[tap], weights + (int64_t)(ky * kSide + tap) * all * 4);
+#pragma unroll
+        for (int p = 0; p < 2; ++p) {
+          const int y = y0[p] + (ky + tap / kSide) * v.dilation_h;
+          const int x = x0[p] + tap % kSide * v.dilation_w;
+          conv_request<kQuads>(in[p][tap],
+                               v.at(min(max(y, 0), v.height - 1), min(max(x, 0), v.width - 1)) +
+                                   (int64_t)channel * kSize);
+        }
+      }
+#pragma unroll
+      for (int tap = 0; tap < kTaps; ++tap)
+#pragma unroll
+        for (int p = 0; p < 2; ++p)
+          if (v.has(y0[p] + (ky + tap / kSide) * v.dilation_h,
+                    x0[p] + tap % kSide * v.dilation_w)) {
+            float a[kEach], b[kEach];
+            conv_widen<kType, kEach>(a, in[p][tap]);
+            conv_widen<kObkF32, kEach>(b, weight[tap]);
+#pragma unroll
+            for (int e = 0; e < kEach; ++e) sum[p][e] = fmaf(a[e], b[e], sum[p][e]);
+          }
+    }
+#pragma unroll
+    for (int p = 0; p < 2; ++p) {
+      if (p && !both) break;
+      float* to = g.y + conv_place(g, 2 * pair + p) + c;
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) to[e] = g.accumulate ? to[e] + sum[p][e] : sum[p][e];
+    }
+  }
+}
+
+/* kSide: depthwise_side. */
+template <int kType, int kSide>
 static __device__ __noinline__ void conv_depthwise(const ObkConv& g) {
   const ConvWindow v(g, OBK_LIES_AS_F32(kType) ? 4 : 2);
   const bool wide = g.multiplier == 1 && ((g.channels | g.channel | g.out_channels) & 7) == 0 &&
                     (((uint64_t)v.x | v.x_row | v.x_pixel) & 15) == 0;
-  if (wide)
-    conv_depthwise_by<kType, 8>(g);
-  else
+  if (!wide)
     conv_depthwise_by<kType, 1>(g);
+  else if (kSide > 0)
+    conv_depthwise_pairs<kType, kSide ? kSide : 1>(g);
+  else
+    conv_depthwise_by<kType, 8>(g);
   __syncthreads();
 }
 

@@ -43,6 +43,14 @@ OBK_BOTH int32_t conv_div(int32_t n, int32_t d) {
   return n / d;
 }
 
+/* The side of a depthwise window whose rows of taps a tile requests at once (conv_cores.cuh); 0 of
+ * others, whose taps wait one after the other. */
+OBK_BOTH int32_t depthwise_side(int64_t kernel_h, int64_t kernel_w) {
+  return kernel_h == kernel_w && (kernel_w == 3 || kernel_w == 5 || kernel_w == 7)
+             ? (int32_t)kernel_w
+             : 0;
+}
+
 /* 16-bit: the order of k. Where channels come in eights, tap after tap, each padded to 16 channels;
  * else a kernel row after the other, each padded to 16 elements ("thin"). k16: steps of 16. */
 OBK_BOTH int32_t conv_thin(int32_t in) { return in % 8 != 0; }
