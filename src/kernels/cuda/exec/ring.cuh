@@ -68,7 +68,7 @@ static constexpr bool kPaces = true;
 static constexpr bool kPaces = kFewRows;
 #endif
 /* Pages in flight to an SM while it waits for the others: with fewer HBM is idle, with more polls
- * of the barrier queue behind them. Fit; not on record. */
+ * of the barrier queue behind them. `h100_paced_pages.json`. */
 static constexpr int kPacedPages = kFewRows ? 3 : 2;
 /* Pages loaded while a task without weights runs, for the task after it: no more than have arrived
  * when it signals, for a release waits for all loads in flight. */
