@@ -174,10 +174,11 @@ APART(AWaitForABarrierIsNamed) {
 }
 
 // A task of milliseconds and a watchdog of microseconds: what others wait for is named, too.
+// The GPU goes on for a while after the trap: the task takes longer than that.
 APART_OF(ATaskThatOthersWaitForIsNamed, "20000") {
   constexpr const char* kLong = R"(graph "g" {
-  in %0 "x": f32[1,16384]
-  in %1 "w": f32[16384,16]
+  in %0 "x": f32[1,1048576]
+  in %1 "w": f32[1048576,16]
   in %2 "v": f32[16,16]
   %3: f32[1,16] = MatMul(%0, %1) "long"
   %4: f32[1,16] = MatMul(%3, %2) "short"

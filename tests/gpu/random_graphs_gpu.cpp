@@ -6,13 +6,14 @@
 //
 // A few graphs stand side by side in a program, for the device compiler reads its headers once a
 // program (OBELISK_DEVICE_OPTIONS=--Ofast-compile=max is quicker, with other machine code than
-// users get); those of a program that is wrong are tried again, each by itself. Processes have a
-// context each: a kernel that ends one is a failure like others, and so is a program that takes
-// more than --most seconds to compile or to run. What was done is told to stderr twice a minute,
-// and each program that is wrong as soon as it is seen. Programs that have not ended ten seconds
-// after --seconds are ended: the last line says how many, for one of them may be one that hangs.
-// Each failure is a line, the last line has counts and how far it got within the seconds. Exit
-// status 1: something failed. Nothing is read or written but the device compiler.
+// users get, so slow that other SMs wait for seconds: the watchdog waits twenty here, or what
+// OBELISK_WATCHDOG_CLOCKS says); those of a program that is wrong are tried again, each by itself.
+// Processes have a context each: a kernel that ends one is a failure like others, and so is a
+// program that takes more than --most seconds to compile or to run. What was done is told to stderr
+// twice a minute, and each program that is wrong as soon as it is seen. Programs that have not
+// ended ten seconds after --seconds are ended: the last line says how many, for one of them may be
+// one that hangs. Each failure is a line, the last line has counts and how far it got within the
+// seconds. Exit status 1: something failed. Nothing is read or written but the device compiler.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -341,6 +342,7 @@ int run_all(const Settings& settings) {
 }
 
 int main_of(int count, char** words) {
+  setenv("OBELISK_WATCHDOG_CLOCKS", "40000000000", 0);
   Settings settings;
   shared = new Shared();  // for --show; processes share another
   for (int k = 1; k + 1 < count; k += 2) {
