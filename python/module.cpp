@@ -101,6 +101,8 @@ obelisk::CompileOptions options_of(const nb::dict& given,
       o.dimensions = nb::cast<std::map<std::string, int64_t>>(value);
     else if (name == "values")
       o.values = nb::cast<std::map<std::string, std::vector<int64_t>>>(value);
+    else if (name == "in_place")
+      o.in_place = nb::cast<std::map<std::string, std::string>>(value);
     else if (name == "target")
       o.target = nb::cast<std::string>(value);
     else if (name == "granularity")
@@ -263,6 +265,14 @@ NB_MODULE(_obelisk, m) {
       .def_prop_ro("name", [](const Model& model) { return model.name(); })
       .def_prop_ro("inputs", [](const Model& model) { return ports_of(model.inputs()); })
       .def_prop_ro("outputs", [](const Model& model) { return ports_of(model.outputs()); })
+      .def_prop_ro("in_place",
+                   [](const Model& model) {
+                     std::map<std::string, std::pair<std::string, bool>> out;
+                     for (const obelisk::Port& port : model.outputs())
+                       if (!port.in_place_of.empty())
+                         out[port.name] = {port.in_place_of, port.updates};
+                     return out;
+                   })
       .def_prop_ro("target", [](const Model& model) { return model.target(); })
       .def_prop_ro("gpu", &Model::gpu)
       .def_prop_ro("workspace_bytes", &Model::workspace_bytes)

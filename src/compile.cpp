@@ -265,7 +265,7 @@ Status compile(const Network& network, const Options& options, Compilation& comp
   Steps steps(options, &compilation);
   Status status = compile_in_steps(network, options, compilation, steps);
   if (!status.ok() && compilation.stopped && status.error().code == Code::kOk) return ok_status();
-  if (!status.ok() && options.host_tail && network.model &&
+  if (!status.ok() && options.host_tail && network.model && options.import.in_place.empty() &&
       status.error().code == Code::kUnsupported && !compilation.import_report.unsupported.empty())
     return compile_head(network, options, std::move(status), compilation);
   if (status.ok() && options.progress) options.progress("done", 1.0);

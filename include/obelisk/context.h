@@ -61,9 +61,12 @@ class Context {
 
   /// Reads an input from, or writes an output to, the caller's memory from now on: no copy. It has
   /// the port's bytes, is aligned as its elements are, and stays valid through every run(). Inputs
-  /// and outputs may not overlap. Of a GPU's model it may be that GPU's memory, aligned to 16 bytes
-  /// (run() says so where it is not); what lies in the host's is copied there and back.
-  /// kUsage when size or alignment differ, and for an output whose size depends on data.
+  /// and outputs may not overlap, but for an output and the input that Port::in_place_of names:
+  /// given one memory they are updated there (and hold neither value after a run that failed);
+  /// given two, run() copies the input to the output first. Of a GPU's model it may be that GPU's
+  /// memory, aligned to 16 bytes (run() says so where it is not); what lies in the host's is copied
+  /// there and back. kUsage when size or alignment differ, and for an output whose size depends on
+  /// data.
   void bind_input(const std::string& name, std::span<const std::byte> memory);
   void bind_output(const std::string& name, std::span<std::byte> memory);
   /// From now on the port's memory is the context's own again, which begins as zeros.

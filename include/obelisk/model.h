@@ -41,6 +41,11 @@ struct CompileOptions {
   std::map<std::string, std::vector<int64_t>> shapes;  // by input
   std::map<std::string, int64_t> dimensions;           // by symbolic dimension
   std::map<std::string, std::vector<int64_t>> values;  // of inputs that shapes depend on
+  /// By output: an input of the same type whose memory it takes, such as a cache that a step
+  /// updates. bind_output() may then be given what bind_input() was (context.h). kUsage for names
+  /// that the model lacks, for other types, for two outputs of one input, and of a graph as text,
+  /// which says it itself.
+  std::map<std::string, std::string> in_place;
   /// "cpu"; "cuda" or "cuda:1", a GPU of this machine; "auto", a GPU where one and its compiler
   /// are, else the CPU; or an architecture, "sm_90a", of a GPU that need not be here: such a model
   /// can be saved, not run. kDevice where no such GPU is.

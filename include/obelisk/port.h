@@ -46,6 +46,11 @@ struct Port {
   std::vector<int64_t> shape;  // extents, outermost first; empty for a scalar
   int64_t count = 1;           // elements
   size_t bytes = 0;
+  /// Of an output that takes the memory of an input (CompileOptions::in_place): that input's name.
+  std::string in_place_of;
+  /// Then: whether a run writes only the elements that change. Otherwise it computes all of the
+  /// output elsewhere and copies it.
+  bool updates = false;
 };
 
 /// The element type that a C++ type stands for. Others (f16, bf16, ...) are reached as bytes.

@@ -325,6 +325,7 @@ def compile(  # noqa: A001
     compiler: str = "",
     cache: str = "",
     folder: str = "",
+    in_place: Optional[Mapping[str, str]] = None,
     progress: Optional[Callable[[str, float], Any]] = None,
 ) -> Model:
     """Compiles a network.
@@ -343,13 +344,15 @@ def compile(  # noqa: A001
     compiler         the C++ compiler of a CPU's programs; "": g++ or clang++, found on the PATH
     cache            folder of the object cache; "": the user's; "off": none
     folder           of a model in memory: where its external data lies
+    in_place         outputs that take the memory of an input of the same type, {"present": "past"}: `run(feed, into={"present": feed["past"]})`
+                     updates it there. With other memory, or none, the input is copied first and keeps its value
     progress         called with the name of a step and how much of it is done, in [0, 1]
     """
     kind, what = _source(model)
     options: Dict[str, Any] = {
         "target": target, "precision": precision, "granularity": granularity, "threads": threads, "verify": verify,
         "verify_seconds": verify_seconds, "memory_limit": memory_limit, "batch_invariant": batch_invariant, "watchdog": watchdog,
-        "compiler": compiler, "cache": cache, "folder": folder,
+        "compiler": compiler, "cache": cache, "folder": folder, "in_place": dict(in_place or {}),
         "values": {name: [value] if isinstance(value, int) else list(value) for name, value in (values or {}).items()}}
     kept: Any = None
     if kind == "exported":

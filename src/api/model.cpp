@@ -107,6 +107,9 @@ compiler::Network read_network(std::span<const std::byte> file, const CompileOpt
 
 void bind_shapes(const compiler::Network& network, const CompileOptions& wanted,
                  frontends::ImportOptions& import) {
+  if (!network.model && !wanted.in_place.empty())
+    raise({Code::kUsage, "api", "in_place is for .onnx files", "",
+           "a graph as text says it: out %4 \"y\" in_place_of \"x\""});
   if (!network.model) return;
   for (const auto& [name, extents] : wanted.shapes) {
     std::string text;
@@ -118,6 +121,7 @@ void bind_shapes(const compiler::Network& network, const CompileOptions& wanted,
         frontends::bind_shape(*network.model, name + "=" + std::to_string(extent), import));
   for (const auto& [name, values] : wanted.values)
     import.bound_inputs[name] = bound_value(*network.model, name, values);
+  import.in_place = wanted.in_place;
 }
 
 }  // namespace
@@ -129,6 +133,12 @@ std::string element_name(Element element) {
 void Model::State::describe() {
   const runtime::Program& program = executable->program();
   inputs = ports_of(program.inputs), outputs = ports_of(program.outputs);
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    const runtime::Port& port = program.outputs[k];
+    if (port.in_place_of < 0) continue;
+    outputs[k].in_place_of = inputs[static_cast<size_t>(port.in_place_of)].name;
+    outputs[k].updates = port.written_in_place();
+  }
   for (const runtime::CustomRecord& custom : program.customs)
     slow_ops.push_back(fmt::format("{} '{}'", ops::to_string(custom.op), custom.name));
   if (!tail) return;

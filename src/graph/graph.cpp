@@ -60,10 +60,11 @@ ValueId Graph::must_add(Op op, std::vector<ValueId> inputs, ops::Attrs attrs, st
   return nodes_[*id].outputs[0];
 }
 
-void Graph::mark_output(ValueId value, std::string name) {
+void Graph::mark_output(ValueId value, std::string name, int in_place_of) {
   CHECK(value >= 0 && value < value_count(), "output '{}' is value {}", name, value);
   outputs_.push_back(value);
   output_names_.push_back(std::move(name));
+  in_place_of_.push_back(in_place_of);
 }
 
 std::vector<NodeId> Graph::users(ValueId id) const {
@@ -238,7 +239,7 @@ Graph Graph::compacted() const {
     out.order_.push_back(copy);
   }
   for (size_t k = 0; k < outputs_.size(); ++k) {
-    out.mark_output(rename(outputs_[k]), output_names_[k]);
+    out.mark_output(rename(outputs_[k]), output_names_[k], in_place_of_[k]);
   }
   return out;
 }

@@ -58,7 +58,10 @@ class Graph {
   /// The same for passes, where failure is our bug: CHECKs, returns the first output.
   ValueId must_add(Op op, std::vector<ValueId> inputs, ops::Attrs attrs = {},
                    std::string name = "");
-  void mark_output(ValueId value, std::string name);
+  /// `in_place_of`: which of inputs() the output takes the memory of, or kNone. What the graph
+  /// means does not depend on it: a caller that gives both the same memory finds the output there
+  /// after a run, and a program may write only the elements that differ.
+  void mark_output(ValueId value, std::string name, int in_place_of = kNone);
 
   // ---- looking ---- References to values, nodes and types hold while the graph grows.
   const Value& value(ValueId id) const { return values_[id]; }
@@ -78,6 +81,8 @@ class Graph {
   const std::vector<std::string>& output_names() const {
     return output_names_;
   }  // parallel to outputs()
+  /// Of an output: the input whose memory it takes, by its place in inputs(), or kNone.
+  int in_place_of(size_t output) const { return in_place_of_[output]; }
   /// Nodes that read a value, in order, each once.
   std::vector<NodeId> users(ValueId id) const;
   bool is_output(ValueId id) const;
@@ -113,6 +118,7 @@ class Graph {
   std::vector<std::vector<NodeId>> users_;  // by value, each reader once, unordered
   std::vector<ValueId> inputs_, outputs_;
   std::vector<std::string> output_names_;
+  std::vector<int> in_place_of_;  // parallel to outputs_
 };
 
 /// All invariants: types agree with ops::infer, one producer, topological order, known values,
@@ -132,7 +138,8 @@ Status verify(const Graph& graph);
 ///   }
 ///
 /// The string before a colon is the value's name, the one at the end of a line the node's. An
-/// absent input is `_`. Attributes are 1 (an integer), 1.0 (a float), "text", [1, 2], [1.0, 2.0],
+/// absent input is `_`. `out %4 "y" in_place_of "x"`: the output takes the memory of the input "x",
+/// which has its type.  Attributes are 1 (an integer), 1.0 (a float), "text", [1, 2], [1.0, 2.0],
 /// `floats []`, `tensor f32[2] [1, 2]`. A tensor is a list of its elements, `0x` and its bytes
 /// (where a list would lose NaN payloads), or `#` and the hash of its bytes. `//` starts a comment.
 /// Hashes that need not be computed again, by the address and the number of a tensor's bytes.

@@ -482,7 +482,25 @@ class Parser {
       if (!output_names_.insert(name).second) {
         return error_at(start, fmt::format("two outputs are named '{}'", name));
       }
-      graph_.mark_output(value, std::move(name));
+      int in_place_of = kNone;
+      skip_space();
+      if (accept_word("in_place_of")) {
+        skip_space();
+        const size_t at = at_;
+        TRY(const std::string input, string());
+        const std::vector<ValueId>& inputs = graph_.inputs();
+        for (size_t k = 0; k < inputs.size() && in_place_of == kNone; ++k)
+          if (graph_.value(inputs[k]).name == input) in_place_of = static_cast<int>(k);
+        if (in_place_of == kNone) return error_at(at, fmt::format("no input is named '{}'", input));
+        const Type& old = graph_.type(inputs[static_cast<size_t>(in_place_of)]);
+        if (old != graph_.type(value))
+          return error_at(at, fmt::format("'{}' is {}, but the output is {}", input, to_string(old),
+                                          to_string(graph_.type(value))));
+        for (size_t k = 0; k < graph_.outputs().size(); ++k)
+          if (graph_.in_place_of(k) == in_place_of)
+            return error_at(at, fmt::format("two outputs are in place of input '{}'", input));
+      }
+      graph_.mark_output(value, std::move(name), in_place_of);
       return ok_status();
     }
     return wanted("'in', 'const', 'out', a value or '}'");

@@ -155,8 +155,11 @@ class Printer {
     for (ValueId output : graph_.outputs()) constant(output);
     for (NodeId id : graph_.order()) out_ += "  " + node(id) + "\n";
     for (size_t k = 0; k < graph_.outputs().size(); ++k) {
-      out_ += fmt::format("  out {} {}\n", reference(graph_.outputs()[k]),
-                          quoted(graph_.output_names()[k]));
+      const int input = graph_.in_place_of(k);
+      out_ += fmt::format(
+          "  out {} {}{}\n", reference(graph_.outputs()[k]), quoted(graph_.output_names()[k]),
+          input == kNone ? ""
+                         : " in_place_of " + quoted(graph_.value(graph_.inputs()[input]).name));
     }
     return out_ + "}\n";
   }

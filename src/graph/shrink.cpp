@@ -102,8 +102,17 @@ std::optional<Graph> changed(const Graph& graph, const Change& change) {
   for (size_t k = 0; k < change.outputs.size(); ++k) {
     const auto at = made.find(now(change.outputs[k]));
     if (at == made.end()) return std::nullopt;
-    if (marked.insert(at->second).second)
-      out.mark_output(at->second, fmt::format("y{}", marked.size() - 1));
+    if (!marked.insert(at->second).second) continue;
+    int in_place_of = kNone;
+    for (size_t output = 0; output < graph.outputs().size(); ++output) {
+      if (graph.outputs()[output] != change.outputs[k] || graph.in_place_of(output) == kNone)
+        continue;
+      const auto input = made.find(graph.inputs()[static_cast<size_t>(graph.in_place_of(output))]);
+      if (input == made.end() || out.type(input->second) != out.type(at->second)) continue;
+      const auto place = std::find(out.inputs().begin(), out.inputs().end(), input->second);
+      in_place_of = static_cast<int>(place - out.inputs().begin());
+    }
+    out.mark_output(at->second, fmt::format("y{}", marked.size() - 1), in_place_of);
   }
   if (out.order().empty() || !verify(out).ok()) return std::nullopt;
   return out;

@@ -121,6 +121,30 @@ class Verifier {
       }
       if (!names.insert(name).second) return broken(kNone, "two outputs are named '{}'", name);
     }
+    return in_place();
+  }
+
+  // Outputs that take an input's memory.
+  Status in_place() {
+    std::unordered_set<int> taken;
+    for (size_t k = 0; k < graph_.outputs().size(); ++k) {
+      const int input = graph_.in_place_of(k);
+      const std::string& name = graph_.output_names()[k];
+      if (input == kNone) continue;
+      if (input < 0 || input >= static_cast<int>(graph_.inputs().size())) {
+        return broken(kNone, "output '{}' is in place of input {} of {}", name, input,
+                      graph_.inputs().size());
+      }
+      const Value& from = graph_.value(graph_.inputs()[static_cast<size_t>(input)]);
+      const Type& type = graph_.type(graph_.outputs()[k]);
+      if (from.type != type) {
+        return broken(kNone, "output '{}' is {} and in place of input '{}', which is {}", name,
+                      to_string(type), from.name, to_string(from.type));
+      }
+      if (!taken.insert(input).second) {
+        return broken(kNone, "two outputs are in place of input '{}'", from.name);
+      }
+    }
     return ok_status();
   }
 

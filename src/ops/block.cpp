@@ -300,4 +300,29 @@ std::optional<Block> block(const Call& call, int64_t pieces, const Gangs& gangs)
   }
 }
 
+std::optional<Block> block_in_place(const Call& call, int64_t pieces) {
+  if (call.op != Op::ScatterElements && call.op != Op::ScatterND) return std::nullopt;
+  std::optional<Block> made = block(call, pieces);
+  if (!made) return std::nullopt;
+  constexpr int64_t kFew = 256;  // updates that each item may read, all of them
+  if (call.op == Op::ScatterElements) {
+    ObkScatterElements params;
+    std::memcpy(&params, made->params.data(), sizeof params);
+    if (params.update_extent <= kFew) params.ranges = 1;
+    int64_t lines = 1;
+    for (int64_t d = 0; d < params.rank; ++d) lines *= params.update_shape[d];
+    made->name = "scatter_elements_in_place";
+    made->params = words_of(params), made->items = lines * params.ranges;
+    return made;
+  }
+  ObkScatterNd params;
+  std::memcpy(&params, made->params.data(), sizeof params);
+  if (params.tuples <= kFew) {  // little to read: a column or more an item, of all slices
+    params.slice_ranges = 1;
+    params.inner_ranges = std::clamp<int64_t>(params.inner, 1, std::max<int64_t>(pieces, 1));
+  }
+  made->params = words_of(params), made->items = params.inner_ranges * params.slice_ranges;
+  return made;
+}
+
 }  // namespace obelisk::ops

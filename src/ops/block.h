@@ -47,4 +47,8 @@ struct Block {
 /// more than 8 axes, matrices over 32.
 std::optional<Block> block(const Call& call, int64_t pieces, const Gangs& gangs = {});
 
+/// The block of an op whose output lies where its first input does, which it updates: operand 0 is
+/// absent, and only what an update hits is read or written. Scatters that have a block.
+std::optional<Block> block_in_place(const Call& call, int64_t pieces);
+
 }  // namespace obelisk::ops

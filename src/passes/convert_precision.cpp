@@ -173,7 +173,7 @@ class Converter {
     for (size_t k = 0; k < from_.outputs().size(); ++k) {
       const ValueId output = from_.outputs()[k];
       ValueId made = as(output, from_.type(output).dtype, kKeepAll);
-      to_.mark_output(made, from_.output_names()[k]);
+      to_.mark_output(made, from_.output_names()[k], from_.in_place_of(k));
     }
     return tidy(std::move(to_));
   }

@@ -15,6 +15,8 @@ std::vector<Pass> table(const Options& options) {
     return convert_precision(std::move(graph), precision, remarks);
   };
   return {
+      {"raise_axis_update", "an update of an input along one axis, in its place, is one op",
+       raise_axis_update},
       {"fold_constants", "what is known is computed now, within bounds", fold_constants},
       {"spread_uniform_weights", "a product with weights of one number is computed once and spread",
        spread_uniform_weights},

@@ -24,6 +24,7 @@
 #include "passes/patch_products.h"
 #include "passes/raise_activations.h"
 #include "passes/raise_attention.h"
+#include "passes/raise_axis_update.h"
 #include "passes/raise_layer_norm.h"
 #include "passes/raise_masked_softmax.h"
 #include "passes/raise_rotary.h"

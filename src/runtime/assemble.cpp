@@ -154,7 +154,8 @@ int64_t bytes_of_a_run(const Program& program) {
   int64_t sum = 0;
   for (const int64_t bytes : read) sum += bytes;
   for (const auto* ports : {&program.inputs, &program.outputs})
-    for (const Port& port : *ports) sum += port.type.bytes();
+    for (const Port& port : *ports)
+      if (!port.written_in_place()) sum += port.type.bytes();
   return sum;
 }
 
@@ -168,6 +169,9 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan,
   for (ValueId v : graph.inputs()) program.inputs.push_back({graph.value(v).name, graph.type(v)});
   for (size_t k = 0; k < graph.outputs().size(); ++k)
     program.outputs.push_back({graph.output_names()[k], graph.type(graph.outputs()[k])});
+  for (const stitch::InPlace& each : plan.in_place)
+    program.outputs[each.output].in_place_of = each.input,
+    program.outputs[each.output].staged = each.group < 0;
   program.bodies = std::move(source.bodies);
   program.lists = tasks.lists;
   program.waves = tasks.waves, program.dataflow = tasks.dataflow,

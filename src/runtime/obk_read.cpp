@@ -2,6 +2,7 @@
 
 #include <array>
 #include <map>
+#include <set>
 
 #include "passes/passes.h"
 #include "runtime/obk_format.h"
@@ -155,14 +156,29 @@ Place read_place(Reader& from, const Program& p) {
   return place;
 }
 
+void read_in_place(Reader& from, Program& p) {
+  std::set<int> taken;
+  for (Port& port : p.outputs) {
+    port.in_place_of = static_cast<int>(from.within(
+        from.number<int32_t>(), -1, static_cast<int64_t>(p.inputs.size()), "input in place"));
+    port.staged = from.number<uint8_t>() != 0;
+    if (port.in_place_of < 0) continue;
+    if (p.inputs[static_cast<size_t>(port.in_place_of)].type != port.type)
+      throw Damaged("an output in place of an input of another type");
+    if (!taken.insert(port.in_place_of).second) throw Damaged("two outputs in place of one input");
+  }
+}
+
 void read_dispatch(Reader& from, Program& p) {
+  const size_t kernels = from.count(28);
+  if (kernels == 0) return;
   if (!p.on_gpu() || p.granularity == machine::Granularity::kMono)
     throw Damaged("a dispatch of what is no graph of kernels");
   const auto works = static_cast<int64_t>(p.works.size());
   std::vector<bool> runs(p.works.size(), false), launched(p.works.size(), false);
   for (const auto& list : p.lists)
     for (const ObkTask& task : list) runs[task.work] = true;
-  p.dispatch.resize(from.count(28));
+  p.dispatch.resize(kernels);
   for (schedule::Dispatched& each : p.dispatch) {
     each.position = static_cast<int>(&each - p.dispatch.data());
     each.kernel = static_cast<int>(from.within(from.number<int32_t>(), 0, works, "kernel"));
@@ -300,6 +316,7 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights, std::st
     throw Damaged("machine code for another number of bodies");
   verified = from.text();
   if (!from.at_end()) read_dispatch(from, p);
+  if (!from.at_end()) read_in_place(from, p);
   if (!from.at_end()) throw Damaged("bytes after the last table");
 }
 

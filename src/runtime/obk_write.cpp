@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <map>
 
@@ -189,9 +190,15 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
   for (const Program::Copy& copy : p.copies) to.number<int32_t>(copy.output), to.place(copy.from);
 }
 
-/// Order, edges and priorities of a graph's kernels; of waves nothing is written.
+bool has_in_place(const Program& p) {
+  return std::any_of(p.outputs.begin(), p.outputs.end(),
+                     [](const Port& port) { return port.in_place_of >= 0; });
+}
+
+/// Order, edges and priorities of a graph's kernels; of waves nothing is written, but that there is
+/// none where something follows.
 void write_dispatch(const Program& p, Writer& to) {
-  if (p.dispatch.empty()) return;
+  if (p.dispatch.empty() && !has_in_place(p)) return;
   to.size(p.dispatch.size());
   for (const schedule::Dispatched& each : p.dispatch) {
     to.number<int32_t>(each.kernel), to.number<int32_t>(each.lane),
@@ -199,6 +206,13 @@ void write_dispatch(const Program& p, Writer& to) {
     to.size(each.predecessors.size());
     for (const int before : each.predecessors) to.number<int32_t>(before);
   }
+}
+
+/// The last of the tables; of a program without outputs in place of inputs nothing is written.
+void write_in_place(const Program& p, Writer& to) {
+  if (!has_in_place(p)) return;
+  for (const Port& port : p.outputs)
+    to.number<int32_t>(port.in_place_of), to.number<uint8_t>(port.staged);
 }
 
 void write_body(const codegen::BodyText& body, Writer& to) {
@@ -215,7 +229,7 @@ Hash fingerprint(const Executable& executable) {
   WeightStore weights;
   Writer to;
   write_tables(program, weights, to);
-  write_dispatch(program, to);
+  write_dispatch(program, to), write_in_place(program, to);
   write_weights(weights, to);
   for (const codegen::BodyText& body : program.bodies) write_body(body, to);
   for (const std::string& object : executable.objects()) to.text(object);
@@ -229,7 +243,7 @@ Status write_obk(const std::string& path, const Executable& executable, const gr
   Writer places, tables, text, bodies, objects;
   write_tables(program, weights, tables);
   tables.text(verified);
-  write_dispatch(program, tables);
+  write_dispatch(program, tables), write_in_place(program, tables);
   const graph::KnownHashes hashes = graph::hash_weights(graph);
   text.text(graph::print(graph, {.hashes = &hashes}));
   const graph::Weights of_graph = graph::collect_weights(graph, {.hashes = &hashes});

@@ -85,6 +85,14 @@ struct Packing {
 struct Port {
   std::string name;
   Type type;
+  /// Of an output that takes the memory of an input: which one; else -1. A run may be given one
+  /// address for both. Given two, it copies the input to the output first and leaves the input
+  /// alone.
+  int in_place_of = -1;
+  /// Then: works write all of it elsewhere than the input, of which they still read; a run that is
+  /// given one address for both goes through memory of its context.
+  bool staged = false;
+  bool written_in_place() const { return in_place_of >= 0 && !staged; }
 };
 
 struct Program {

@@ -120,6 +120,9 @@ class Context {
   /// Pointers to dense row-major bytes, in the order of the program's ports; they must hold the
   /// ports' types. For a GPU's program each may be the host's or the device's; the device's are
   /// used in place. Returns when the outputs are there.
+  /// An output and the input whose memory it takes (Port::in_place_of) may have one address; no
+  /// others may overlap. After a run that failed such memory holds neither the old nor the new
+  /// value.
   virtual Status run(std::span<const void* const> inputs, std::span<void* const> outputs) = 0;
   /// The same on the caller's stream (a CUstream), device pointers only; returns before the work is
   /// done. Runs of one context follow each other whatever streams they are given. Errors: kUsage

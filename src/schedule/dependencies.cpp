@@ -82,6 +82,15 @@ std::string named(const Buffer& buffer) {
                                       : fmt::format("value %{}", buffer.value);
 }
 
+/// By input: the work that writes an output where it lies.
+std::map<ValueId, int> overwriters(const stitch::Plan& plan, const TaskGraph& tasks) {
+  std::map<ValueId, int> out;
+  for (size_t w = 0; w < tasks.works.size(); ++w)
+    if (const ValueId old = plan.groups[tasks.works[w].group].in_place_of; old != graph::kNone)
+      out[old] = static_cast<int>(w);
+  return out;
+}
+
 using Edges = std::map<std::pair<int, int>, Dependency>;  // by to, from
 Result<Dependencies> from_edges(int works, const Edges& edges) {
   Dependencies made{Dag(works), {}};
@@ -107,6 +116,12 @@ Result<Edges> value_edges(const Graph& graph, const stitch::Plan& plan, const Ta
       if (store->work != read.work && gives(*store, read))
         edges.try_emplace({read.work, store->work},
                           Dependency{store->work, read.work, Dependency::Why::kValue, read.buffer});
+  const std::map<ValueId, int> writers = overwriters(plan, tasks);
+  for (const Touch& read : touches.reads)
+    if (const auto writer = writers.find(read.box.storage); writer != writers.end())
+      edges.try_emplace({writer->second, read.work},
+                        Dependency{read.work, writer->second, Dependency::Why::kReuse,
+                                   tasks.works[writer->second].buffers.back()});
   return edges;
 }
 
@@ -186,6 +201,15 @@ Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGr
                                                    : fmt::format("value %{}", read.value),
                         store->work));
     }
+  const std::map<ValueId, int> writers = overwriters(plan, tasks);
+  for (const Touch& read : touches.reads) {
+    const auto writer = writers.find(read.box.storage);
+    if (writer == writers.end() || reaches(read.work, writer->second)) continue;
+    return refused(
+        fmt::format("work {} overwrites input %{} but does not follow work {}, which "
+                    "reads it",
+                    writer->second, writer->first, read.work));
+  }
   const std::vector<BufferUse> uses = arena_uses(graph, plan, tasks);
   for (size_t a = 0; a < uses.size(); ++a)
     for (size_t b = a + 1; b < uses.size(); ++b) {

@@ -5,9 +5,10 @@
 ///   out  Dependencies: a Dag, and why each of its edges is there
 ///
 /// By values: a work follows the works that store an element that it reads; values are compared as
-/// boxes of a storage (storage_box.h). By reuse of memory: a work that writes to bytes of the arena
-/// follows all that used them for another buffer. Waves say which of two buffers came first, and
-/// nothing else.
+/// boxes of a storage (storage_box.h); and one that overwrites an input, for an output that takes
+/// its memory, follows all that read the input. By reuse of memory: a work that writes to bytes of
+/// the arena follows all that used them for another buffer. Waves say which of two buffers came
+/// first, and nothing else.
 #pragma once
 
 #include "schedule/dag.h"

@@ -208,6 +208,12 @@ class Shadow {
   std::vector<std::set<int>> gathered_;
   std::set<std::tuple<int, int, ValueId>> whole_;  // values that a work was seen to have whole
   std::vector<Tagging> taggings_;
+  /// Of inputs whose memory outputs take, by value: the last wave that read it, and that in which
+  /// the output overwrote it; -1: none.
+  struct InputWaves {
+    int32_t read_in = -1, overwritten_in = -1;
+  };
+  std::map<ValueId, InputWaves> overwritten_;
 };
 
 }  // namespace obelisk::schedule::shadow

@@ -33,6 +33,8 @@ Status Shadow::prepare() {
     gathered_.resize(tasks_.lists.size());
   }
   taggings_.resize(static_cast<size_t>(graph_.value_count()));
+  for (const Group& group : plan_.groups)
+    if (group.in_place_of != graph::kNone) overwritten_[group.in_place_of] = {};
   return ok_status();
 }
 
@@ -88,6 +90,12 @@ Status Shadow::look(size_t work, int b, int sm, int64_t offset, Tag tag) {
                                    to_string(buffer.size), text_of(tag)));
   const Place at = place(b, sm);
   if (at.area == nullptr) {  // as the caller or the packer lays it out: dense, row-major
+    if (const auto input = overwritten_.find(buffer.value); input != overwritten_.end()) {
+      if (input->second.overwritten_in >= 0)
+        return wrong(work, fmt::format("reads element {} of input %{}, which wave {} overwrote",
+                                       offset, buffer.value, input->second.overwritten_in));
+      input->second.read_in = wave_;
+    }
     if (tag == tag_of(buffer.value, offset)) return ok_status();
     return wrong(work, fmt::format("reads element {} of %{}, {} is meant", offset, buffer.value,
                                    text_of(tag)));

@@ -52,6 +52,13 @@ Status Shadow::store_whole() {
     const Work& work = tasks_.works[w];
     const Group& group = plan_.groups[work.group];
     if (work.wave != wave_) continue;
+    if (group.in_place_of != graph::kNone) {  // which elements depends on data: all of them, then
+      InputWaves& waves = overwritten_[group.in_place_of];
+      if (waves.read_in == wave_)
+        return wrong(
+            w, fmt::format("overwrites input %{}, which the same wave reads", group.in_place_of));
+      waves.overwritten_in = wave_;
+    }
     if (stitch::calls_op(group.kind))
       for (const WorkAccess& access : accesses_of(graph_, plan_, work).stores)
         TRY_STATUS(each_element(access.value, [&](int64_t offset, Tag tag) {

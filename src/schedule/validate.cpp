@@ -146,6 +146,55 @@ Status check_order(const Graph& graph, const stitch::Plan& plan, const TaskGraph
   return ok_status();
 }
 
+/// A work that writes where an input lies: into the output that takes the input's memory, and when
+/// all that read the input have run. What it does not write is read as the output's from then on.
+Status check_in_place(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks) {
+  for (const stitch::InPlace& each : plan.in_place) {
+    if (each.group < 0) continue;
+    const ValueId old = graph.inputs()[static_cast<size_t>(each.input)];
+    if (graph.in_place_of(static_cast<size_t>(each.output)) != each.input ||
+        plan.groups[static_cast<size_t>(each.group)].in_place_of != old)
+      return refused(fmt::format("output '{}' is not in place of input %{}",
+                                 graph.output_names()[static_cast<size_t>(each.output)], old));
+  }
+  std::map<ValueId, size_t> writers;
+  for (size_t w = 0; w < tasks.works.size(); ++w) {
+    const Work& work = tasks.works[w];
+    const ValueId old = plan.groups[work.group].in_place_of;
+    if (old == graph::kNone) continue;
+    if (tasks.dataflow)
+      return refused(fmt::format("work {} of a dataflow program overwrites input %{}", w, old));
+    const auto declared =
+        std::find_if(plan.in_place.begin(), plan.in_place.end(),
+                     [&](const stitch::InPlace& each) { return each.group == work.group; });
+    if (declared == plan.in_place.end())
+      return refused(
+          fmt::format("work {} overwrites input %{}, whose memory no output takes", w, old));
+    if (graph.is_output(old))
+      return refused(fmt::format("work {} overwrites input %{}, which is an output", w, old));
+    for (const WorkAccess& access : accesses_of(graph, plan, work).stores) {
+      const Buffer& buffer = tasks.buffers[work.buffers[access.slot]];
+      if (buffer.kind != BufferKind::kOutput || buffer.index != declared->output)
+        return refused(fmt::format("work {} overwrites input %{}, but stores value %{} elsewhere",
+                                   w, old, access.value));
+    }
+    writers.emplace(old, w);  // the only one: no two outputs are in place of one input
+  }
+  if (writers.empty()) return ok_status();
+  for (size_t w = 0; w < tasks.works.size(); ++w)
+    for (const WorkAccess& access : accesses_of(graph, plan, tasks.works[w]).reads) {
+      const auto writer = writers.find(plan.layouts[access.value].storage);
+      if (writer == writers.end()) continue;
+      const int wave = tasks.works[writer->second].wave;
+      if (tasks.works[w].wave >= wave)
+        return refused(
+            fmt::format("work {} (wave {}) reads input %{}, which work {} overwrites in "
+                        "wave {}",
+                        w, tasks.works[w].wave, writer->first, writer->second, wave));
+    }
+  return ok_status();
+}
+
 }  // namespace
 
 Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks) {
@@ -186,6 +235,7 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
     }
   }
   TRY_STATUS(check_order(graph, plan, tasks));
+  TRY_STATUS(check_in_place(graph, plan, tasks));
   TRY_STATUS(check_gangs(plan, tasks));
   if (tasks.dataflow) TRY_STATUS(validate_dataflow(plan, tasks));
   // Buffers that are alive together do not share bytes, and none leaves the arena.

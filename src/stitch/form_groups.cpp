@@ -24,6 +24,7 @@ Grouping Former::run() {
     if (views_.is_free(n)) continue;
     place(n);
   }
+  write_in_place();
   sort();
   return std::move(out_);
 }
@@ -56,6 +57,8 @@ void Former::read_from(Draft& draft, ValueId value) {
 
 void Former::note_after(Draft& draft, ValueId value) {
   out_.read_outside.insert(value);
+  if (graph_.value(value).producer == graph::kNone && !graph_.value(value).is_constant())
+    draft.inputs.insert(value);
   const int group = out_.group_of[value];
   if (group >= 0) draft.after.insert(group);
 }
@@ -103,14 +106,17 @@ bool Former::reaches(int from, int target) const {
   return false;
 }
 
+/// As many pieces as may run at once: a block that cuts a line reads all of its updates in each.
+int64_t Former::pieces_of_call() const {
+  return device_.sms * (device_.family == machine::Family::kCpu ? 1 : int64_t{256});
+}
+
 /// An op without a loop form: a hand-written block, or, where none is, the reference.
 void Former::place_call(NodeId n) {
   Draft draft;
   draft.group.kind = GroupKind::kCustom;
   draft.group.anchor = n;
-  // As many pieces as may run at once: a block that cuts a line reads all of its updates in each.
-  const int64_t threads = device_.family == machine::Family::kCpu ? 1 : 256;
-  if (auto block = ops::block(graph_.call(n), device_.sms * threads, gangs_of(device_, options_))) {
+  if (auto block = ops::block(graph_.call(n), pieces_of_call(), gangs_of(device_, options_))) {
     draft.group.kind = GroupKind::kBlock;
     draft.group.body.domain = {block->items};
     draft.group.body.rows = 1;

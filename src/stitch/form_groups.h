@@ -46,6 +46,7 @@ struct Draft {
   std::vector<Step> reduce_steps;
   std::map<ValueId, int> operand;  // slot of an outside value
   std::set<int> after;             // groups read from
+  std::set<ValueId> inputs;        // the graph's that it reads
 };
 
 struct Grouping {
@@ -54,6 +55,7 @@ struct Grouping {
   std::vector<int> order;     // drafts in a topological order
   std::vector<Edge> edges;
   std::set<ValueId> read_outside;  // values that a group other than their own reads
+  std::vector<InPlace> in_place;   // groups are drafts
 };
 
 /// Whether the elements of a value of this shape, whose coordinates are these expressions over the

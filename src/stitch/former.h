@@ -35,6 +35,7 @@ class Former {
   bool writes_piece_of(int group, ValueId value) const;
   int operand(Draft& draft, ValueId value);
   bool reaches(int from, int target) const;
+  int64_t pieces_of_call() const;
   void place_call(NodeId n);
   void add(Draft draft, NodeId n);
   void explain(ValueId value, NodeId to, Scheme scheme, std::string why);
@@ -80,6 +81,10 @@ class Former {
              bool per_row, std::string& why, bool adapted = false);
   bool is_column_coord(const Draft& draft, ExprId id) const;
   bool same_rows(const Draft& draft, const Member& member, const std::vector<ExprId>& at) const;
+
+  // ---- write_in_place.cpp
+  void write_in_place();
+  std::string write_in_place(int output, ValueId old, int& target);
 
   // ---- leave_to_readers.cpp
   bool can_be_left(NodeId n, const Loop& form, const std::vector<Read>& reads) const;

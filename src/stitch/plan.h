@@ -200,15 +200,29 @@ struct Group {
   AttentionTile attention;          // kAttention
   ValueId partials = graph::kNone;  // kProduct: a stored value of whose rows the body leaves
                                     // partial statistics, of kPartialColumns each
-  ops::Block block;        // kBlock; operands: the values it reads, each once, then those it writes
-  std::vector<int> after;  // groups whose outputs this one reads, ascending
+  ops::Block block;  // kBlock; operands: the values it reads, each once, then those it writes
+  ValueId in_place_of =
+      graph::kNone;        // kBlock: an input in whose memory the output lies: the old value is no
+                           // operand, and only what differs from it is written
+  std::vector<int> after;  // groups whose outputs this one reads, or that read what it overwrites
+                           // (in_place_of), ascending
   ops::Cost cost;
+};
+
+/// An output that takes the memory of an input (Graph::in_place_of).
+struct InPlace {
+  int output = 0, input = 0;  // places in the graph's lists
+  int group =
+      -1;  // that writes only what differs, where the input lies; -1: the output is computed
+           // elsewhere, and a run that is given one memory for both copies it there
+  std::string why;  // of -1
 };
 
 struct Plan {
   std::vector<Group> groups;    // in a topological order
   std::vector<Layout> layouts;  // by value
   std::vector<Edge> edges;
+  std::vector<InPlace> in_place;  // in the order of outputs
 };
 
 }  // namespace obelisk::stitch

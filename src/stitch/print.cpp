@@ -133,6 +133,12 @@ std::string print(const Graph& graph, const Plan& plan, bool edges) {
     if (layout.storage != v) out += fmt::format(" inside %{} at {}", layout.storage, layout.offset);
     out += "\n";
   }
+  for (const InPlace& each : plan.in_place)
+    out +=
+        fmt::format("output '{}' in place of '{}': {}\n", graph.output_names()[each.output],
+                    graph.value(graph.inputs()[each.input]).name,
+                    each.group >= 0 ? fmt::format("group {} writes only what differs", each.group)
+                                    : "computed elsewhere and copied, since " + each.why);
   if (!edges) return out;
   for (const Edge& edge : plan.edges) {
     out +=

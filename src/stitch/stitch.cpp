@@ -115,7 +115,18 @@ Plan plan(const Graph& graph, const machine::Machine& device, const machine::Str
       draft.group.cost.written = draft.group.cost.written + cost.written;
       draft.group.cost.flops = draft.group.cost.flops + cost.flops;
     }
+    if (draft.group.in_place_of != graph::kNone) {  // what no update hits is left alone
+      ops::Cost& cost = draft.group.cost;
+      const Type& updates = graph.type(graph.node(draft.group.anchor).inputs[2]);
+      cost.read.count -= graph.type(draft.group.in_place_of).bytes();
+      cost.written.count = updates.bytes();
+      cost.flops.count = std::min(cost.flops.count, static_cast<double>(updates.count()));
+    }
     plan.groups.push_back(std::move(draft.group));
+  }
+  for (InPlace& each : grouping.in_place) {
+    if (each.group >= 0) each.group = place[each.group];
+    plan.in_place.push_back(std::move(each));
   }
   if (strategy.tf32)
     for (Group& group : plan.groups) round_operands(graph, group);

@@ -175,6 +175,27 @@ const Case kCases[] = {
   %4: FLOAT[40,900] = Abs(%3)
   out %4 "z"
 })"},
+    {"update_in_place", R"(graph "g" {
+  in %0 "past": FLOAT[2,8,512,64]
+  in %1 "i": i64[2,8,1,64]
+  in %2 "u": FLOAT[2,8,1,64]
+  const %9: i64[1] = [2]
+  %4: FLOAT[2,8,1,64] = ReduceMax(%0, %9) {keepdims = 1}
+  %5: FLOAT[2,8,512,64] = ScatterElements(%0, %1, %2) {axis = 2}
+  %6: FLOAT[2,8,1,64] = ReduceMin(%5, %9) {keepdims = 1}
+  %7: FLOAT[2,8,1,64] = Sub(%6, %4)
+  out %5 "now" in_place_of "past"
+  out %7 "z"
+})"},
+    {"update_slices_in_place", R"(graph "g" {
+  in %0 "past": FLOAT[6,6,300]
+  in %1 "i": i64[11,2]
+  in %2 "u": FLOAT[11,300]
+  %3: FLOAT[6,6,300] = ScatterND(%0, %1, %2)
+  %4: FLOAT[6,6,300] = Abs(%3)
+  out %3 "now" in_place_of "past"
+  out %4 "z"
+})"},
     {"determinants", R"(graph "g" {
   in %0 "x": FLOAT[400,5,5]
   %1: FLOAT[400] = Det(%0)

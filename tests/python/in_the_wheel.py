@@ -145,6 +145,26 @@ def test_a_provider_of_onnx_runtime(mlp):
     assert close(by_name.run(None, {"x": numbers(3, 8)})[0], numbers(3, 8))
 
 
+def test_an_output_in_place_of_an_input():
+    nodes = [helper.make_node("ScatterND", ["past", "at", "new"], ["present"], name="put")]
+    kinds = {"past": (TensorProto.FLOAT, [8, 4]), "at": (TensorProto.INT64, [1, 1]), "new": (TensorProto.FLOAT, [1, 4])}
+    model = network(nodes, kinds, {"present": (TensorProto.FLOAT, [8, 4])})
+    step = obelisk.compile(model, target="cpu", in_place={"present": "past"})
+    past, wanted = numbers(8, 4), numbers(8, 4)
+    for row in range(3):
+        feed = {"past": past, "at": np.array([[row]]), "new": np.full((1, 4), row, np.float32)}
+        wanted[row] = row
+        assert np.array_equal(step.run(feed)[0], wanted) and not np.array_equal(past, wanted)  # memory of its own
+        assert step.run(feed, into={"present": past})[0] is past and np.array_equal(past, wanted)
+    again = obelisk.load(step.save())
+    feed["at"] = np.array([[7]])
+    again.run(feed, into={"present": past})
+    assert np.array_equal(past[7], feed["new"][0])
+    for wrong, word in (({"present": "new"}, "is f32"), ({"present": "gone"}, "no input"), ({"gone": "past"}, "no output")):
+        with pytest.raises(obelisk.UsageError, match=word):
+            obelisk.compile(model, target="cpu", in_place=wrong)
+
+
 def test_outputs_whose_size_data_decides():
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("NonZero", ["y"], ["found"], name="end/find")]
     model = obelisk.compile(network(nodes, {"x": (TensorProto.FLOAT, [2, 3])}, {"y": (TensorProto.FLOAT, [2, 3]), "found": (TensorProto.INT64, [2, None])}),

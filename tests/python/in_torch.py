@@ -260,6 +260,112 @@ def test_a_static_cache_of_keys():
             same(fast(x, torch.tensor([position])), theirs(x, torch.tensor([position])))
             same(mine.keys, theirs.keys)
     only(graphs=1, calls=4)
+    assert backend.report()[0].updated_bytes == 2 * 1 * 2 * 6 * 4 * 4
+
+
+def stepped(step, *caches, updated, **options):
+    """Four steps, beside eager's on copies; `updated` caches are programs' to write."""
+    fast, theirs = compiled(step, **options), [cache.clone() for cache in caches]
+    with torch.no_grad():
+        for position in range(4):
+            row, new = torch.tensor([position]), torch.randn(2, 3, 1, 4)
+            same(fast(row, new, *caches), step(row, new, *theirs))
+            same(list(caches), theirs)
+    only(graphs=1, calls=4)
+    assert backend.report()[0].updated_bytes == sum(cache.nbytes for cache in updated)
+
+
+def put(row, new, keys):
+    keys[:, :, row] = new
+    return keys.sum(2)
+
+
+def copy_index(row, new, keys):
+    return keys.index_copy_(2, row, new).sum(2)
+
+
+def scatter(row, new, keys):
+    keys.scatter_(2, row.view(1, 1, 1, 1).expand(2, 3, 1, 4), new)
+    return keys.sum(2)
+
+
+def put_a_slice(row, new, keys):
+    keys[:, :, 2:3] = new
+    return keys.sum(2)
+
+
+def put_of_one_batch(row, new, keys):
+    keys[1, :, 4] = new[1, :, 0]
+    return keys.sum(2)
+
+
+def add_index(row, new, keys):
+    return keys.index_add_(2, row, new).sum(2)
+
+
+def read_before_and_after(row, new, keys):
+    before = keys.sum(2, keepdim=True)
+    keys.index_copy_(2, row, new + before)
+    return keys.amax(2)
+
+
+@pytest.mark.parametrize("step", [put, copy_index, scatter, put_a_slice, put_of_one_batch, add_index, read_before_and_after])
+def test_a_cache_is_updated_where_it_lies(step):
+    keys = torch.randn(2, 3, 6, 4)
+    stepped(step, keys, updated=[keys])
+
+
+def test_caches_that_need_each_others_rows():
+    def step(row, new, keys, values):
+        old = keys.sum(2, keepdim=True)
+        keys.index_copy_(2, row, new + values.sum(2, keepdim=True))
+        values.index_copy_(2, row, old)
+        return keys.sum(2) + values.sum(2)
+    keys, values = torch.randn(2, 3, 6, 4), torch.randn(2, 3, 6, 4)
+    stepped(step, keys, values, updated=[keys, values])
+
+
+def test_a_change_of_a_cache_needs_both_values():
+    def step(row, new, keys):
+        old = keys.clone()
+        keys.index_copy_(2, row, new)
+        return keys - old
+    stepped(step, torch.randn(2, 3, 6, 4), updated=[])
+
+
+def test_an_answer_that_is_the_new_value_has_memory_of_its_own():
+    def step(row, new, keys):
+        now = keys.index_copy(2, row, new)
+        keys.copy_(now)
+        return now
+    keys = torch.randn(2, 3, 6, 4)
+    fast = compiled(step)
+    with torch.no_grad():
+        answers = [fast(torch.tensor([k]), torch.full((2, 3, 1, 4), float(k)), keys) for k in range(3)]
+    for k, answer in enumerate(answers):
+        assert (answer[:, :, k] == k).all() and (k == 2 or not (answer[:, :, 2] == 2).all())
+
+
+def test_what_is_not_updated_of_a_cache_is_not_written():
+    keys, fast = torch.randn(2, 3, 6, 4), compiled(copy_index, verify="never")
+    with torch.no_grad():
+        for k in range(2):
+            fast(torch.tensor([k]), torch.zeros(2, 3, 1, 4), keys)
+            version = keys._version
+            fast(torch.tensor([k]), torch.zeros(2, 3, 1, 4), keys)
+            assert keys._version > version  # as eager counts
+    assert not keys[:, :, :2].any() and keys[:, :, 2:].all()
+
+
+def test_verified_calls_write_a_cache_once():
+    keys = torch.randn(2, 3, 6, 4)
+    stepped(add_index, keys, updated=[keys], verify="always")
+
+
+def test_caches_of_other_memory():
+    wide = torch.randn(2, 3, 4, 6)
+    stepped(copy_index, wide.transpose(2, 3), updated=[wide])  # is copied there and back
+
 
 
 def test_parameters_that_change():

@@ -58,6 +58,7 @@ inline graph::Graph together(std::span<const Case> cases) {
     const auto named = [&](const std::string& name) {
       return fmt::format("{}/{}", one.seed, name);
     };
+    const auto before = static_cast<int>(all.inputs().size());
     for (const graph::ValueId id : graph.inputs())
       made[id] = all.add_input(named(graph.value(id).name), graph.type(id));
     for (const graph::NodeId id : graph.order()) {
@@ -74,7 +75,9 @@ inline graph::Graph together(std::span<const Case> cases) {
         made[node.outputs[k]] = all.node(*added).outputs[k];
     }
     for (size_t k = 0; k < graph.outputs().size(); ++k)
-      all.mark_output(made[graph.outputs()[k]], named(graph.output_names()[k]));
+      all.mark_output(
+          made[graph.outputs()[k]], named(graph.output_names()[k]),
+          graph.in_place_of(k) == graph::kNone ? graph::kNone : before + graph.in_place_of(k));
   }
   return all;
 }

@@ -80,7 +80,7 @@ struct Side {
 
 struct Ours : Side {
   Runner& runner;
-  const std::vector<Tensor>& in;
+  std::vector<Tensor> in;
   std::vector<Tensor> out;
 
   Ours(Runner& runner, const std::vector<Tensor>& in, const std::string& dispatch)
@@ -89,6 +89,14 @@ struct Ours : Side {
     if (const runtime::DeviceReport* device = report())
       name += fmt::format(" {}", to_string(device->granularity));
     if (!dispatch.empty()) name += " " + dispatch;
+    // As a caller has it who keeps what is updated: in one memory, of this side alone.
+    for (size_t k = 0; k < runner.outputs.size(); ++k) {
+      if (!runner.outputs[k].written_in_place()) continue;
+      Tensor& old = this->in[static_cast<size_t>(runner.outputs[k].in_place_of)];
+      if (old.bytes() > 0)
+        std::memcpy(out[k].mutable_data(), old.data(), static_cast<size_t>(old.bytes()));
+      old = out[k];
+    }
   }
   const runtime::DeviceReport* report() const {
     return runner.executable ? runner.executable->device() : nullptr;

@@ -162,6 +162,10 @@ void add_model(CLI::App& verb, Flags& flags) {
   verb.add_option("--shape", flags.shapes,
                   "bind a shape or a dimension: NAME=2x128, batch=2 (again for more)")
       ->take_all();
+  verb.add_option("--in-place", flags.in_place,
+                  "an output takes the memory of an input, of which it may be an update: "
+                  "OUTPUT=INPUT (again for more)")
+      ->take_all();
   add_json(verb, flags);
 }
 

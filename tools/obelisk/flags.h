@@ -21,6 +21,7 @@ using Json = nlohmann::ordered_json;
 struct Flags {
   std::string file;
   std::vector<std::string> shapes;    // NAME=2x128, dimension=2
+  std::vector<std::string> in_place;  // OUTPUT=INPUT
   std::vector<std::string> inputs;    // NAME=F.npy
   std::vector<std::string> archives;  // F.npz
   std::optional<uint64_t> seed;

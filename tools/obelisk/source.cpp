@@ -70,6 +70,13 @@ Status bind_model(const Flags& flags, Source& source) {
   const frontends::onnx::Model& model = *source.network.model;
   for (const std::string& shape : flags.shapes)
     TRY_STATUS(frontends::bind_shape(model, shape, source.import));
+  for (const std::string& pair : flags.in_place) {
+    const size_t at = pair.find('=');
+    if (at == std::string::npos || at == 0)
+      return usage(fmt::format("--in-place '{}' is not understood", pair), "OUTPUT=INPUT");
+    if (!source.import.in_place.emplace(pair.substr(0, at), pair.substr(at + 1)).second)
+      return usage(fmt::format("--in-place names output '{}' twice", pair.substr(0, at)));
+  }
   const std::vector<std::string> decide = frontends::value_dependent_inputs(model);
   const frontends::ModelDescription description = frontends::inspect(model);
   for (const auto& [name, tensor] : source.given) {
@@ -114,6 +121,9 @@ Result<Source> open_source(const Flags& flags) {
   } else {
     TRY(source.network.model, frontends::onnx::read_model(flags.file));
   }
+  if (!source.network.model && !flags.in_place.empty())
+    return usage("--in-place is for .onnx files",
+                 "a graph as text says it: out %4 \"y\" in_place_of \"x\"");
   const NamedTypes types = wanted_types(source);
   TRY_STATUS(read_given(flags, source, types));
   if (source.network.model) TRY_STATUS(bind_model(flags, source));

@@ -58,18 +58,31 @@ class _Program:
         for port, like in zip(self._program.outputs, outputs):
             dense = like.is_contiguous() or not _is_dense(like)
             self.outputs.append((port.name, tuple(like.shape), like.dtype, like.device, None if dense else like.stride()))
+        # By output: its place and the argument's, of those that only change a part of an argument, where it lies.
+        named, place = dict(self.inputs), {name: k for k, (name, _) in enumerate(self.inputs)}
+        self.updates = {output: (place[of], named[of]) for output, (of, updates) in self._program.inside.in_place.items() if updates}
 
-    def __call__(self, arguments: Sequence[Any]) -> List[torch.Tensor]:
+    def __call__(self, arguments: Sequence[Any], in_place: bool = True) -> List[torch.Tensor]:
+        """The outputs. With `in_place`, those that update an argument are the argument itself, where its memory allows it."""
         context = self._program.context()
         kept, made = [], []
+        given = set()  # places of inputs that are the caller's memory
         for name, index in self.inputs:
             tensor = arguments[index].detach()
             if not tensor.is_contiguous() or (self.on_gpu and tensor.data_ptr() % 16):
                 tensor = tensor.clone(memory_format=torch.contiguous_format)
+            else:
+                given.add(len(kept))
             kept.append(tensor)
             context.bind_input(name, tensor)
-        for name, shape, dtype, device, _ in self.outputs:
-            tensor = torch.empty(shape, dtype=dtype, device=device)
+        in_place = in_place and bool(self.updates) and _lie_apart(kept)
+        updated = {}
+        for k, (name, shape, dtype, device, _) in enumerate(self.outputs):
+            if in_place and name in self.updates and self.updates[name][0] in given:
+                at, index = self.updates[name]
+                tensor, updated[k] = kept[at], arguments[index]
+            else:
+                tensor = torch.empty(shape, dtype=dtype, device=device)
             made.append(tensor)
             context.bind_output(name, tensor)
         if self.on_gpu and all(tensor.is_cuda for tensor in kept):
@@ -77,9 +90,21 @@ class _Program:
         else:
             context.run()
         for index, (_, shape, dtype, device, stride) in enumerate(self.outputs):
-            if stride is not None:  # as eager's answer lies in memory
+            if index in updated:
+                made[index] = updated[index]
+            elif stride is not None:  # as eager's answer lies in memory
                 made[index] = torch.empty_strided(shape, stride, dtype=dtype, device=device).copy_(made[index])
         return made
+
+
+def _lie_apart(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether no two of these dense tensors share a byte."""
+    end = 0
+    for start, size in sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.nbytes):
+        if start < end:
+            return False
+        end = start + size
+    return True
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -110,7 +135,9 @@ class _Entry(NamedTuple):
 class CompiledGraph:
     """One graph, called with the list of its arguments (which it empties, as AOTAutograd wants it)."""
 
-    def __init__(self, graph: torch.fx.GraphModule, kind: str, options: Options, constant: Set[str], report: "_report.Graph") -> None:
+    def __init__(self, graph: torch.fx.GraphModule, kind: str, options: Options, constant: Set[str], report: "_report.Graph",
+                 written: Sequence[int] = ()) -> None:
+        """`written`: arguments that the caller overwrites with the first outputs, as many, once they are there."""
         self._options = options
         self._eager = graph
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
@@ -130,6 +157,10 @@ class CompiledGraph:
         roots = [self._views[out][0] if out in self._views else out for out in self._outputs]
         self._computed = list(dict.fromkeys(
             node for node in roots if isinstance(node, torch.fx.Node) and node.op != "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)))
+        # Of those that nobody else gets: the argument that is overwritten with it.
+        alone = Counter(roots)
+        self._written = {out: index for out, index in zip(self._outputs, written)
+                         if out in self._computed and alone[out] == 1 and _is_alike(out, placeholders[index])}
         self._ranges: List[Tuple[Any, Any]] = []
         self._inner = self._tensors_only() if self._computed and not self._whole else None
         # Without symbolic shapes Dynamo's guards have looked at all that a signature would.
@@ -195,8 +226,10 @@ class CompiledGraph:
         if entry.program is None:
             return self._run_eagerly(given, entry.reason)
         try:
-            made = entry.program(given)
+            made = entry.program(given, self._options.verify != "always")
         except Error as error:  # an index out of range, say: eager says what PyTorch says of it
+            if entry.program.updates:  # arguments may be half written
+                raise
             return self._run_eagerly(given, f"a call failed: {error}")
         if self._options.verify == "always":
             return self._verified(key, entry, made, given)
@@ -258,7 +291,7 @@ class CompiledGraph:
             answers = None
             if entry.program is not None and (numbers or self._options.verify != "never"):
                 try:
-                    made = entry.program(arguments)
+                    made = entry.program(arguments, in_place=False)  # eager reads them, too
                 except Error as error:
                     return _Entry(None, reason=f"a call failed: {error}"), None
                 eager = self._eagerly(arguments)
@@ -318,11 +351,17 @@ class CompiledGraph:
         exported, outputs = _export.export_static(self._inner, arguments, open_, frozen)
         self.report.export_seconds += time.monotonic() - start
         start = time.monotonic()
-        model = _export.compile_exported(exported, {"target": target, "precision": self._options.precision, "verify": False, "host_tail": False, **self._options.compile})
+        name_of = {index: name for name, index in zip(exported.inputs, open_)}
+        in_place = {name: name_of[self._written[node]] for name, node in zip(exported.outputs, self._computed)
+                    if self._written.get(node) in name_of}
+        model = _export.compile_exported(exported, {
+            "target": target, "precision": self._options.precision, "verify": False, "host_tail": False,
+            **({"in_place": in_place} if in_place else {}), **self._options.compile})
         self.report.compile_seconds += time.monotonic() - start
         self.report.weight_bytes = sum(arguments[index].nbytes for index in frozen)
         self.report.shared_bytes = sum(tensor.nbytes for tensor in exported.memory.values())
         program = _Program(model, list(zip(exported.inputs, open_)), outputs, exported.memory)
+        self.report.updated_bytes = sum(arguments[index].nbytes for _, index in program.updates.values())
         return _Entry(program, tuple((index, arguments[index], arguments[index]._version) for index in frozen))
 
 
@@ -358,6 +397,11 @@ def _views_among(outputs: Sequence[Any]) -> Dict[torch.fx.Node, Tuple[torch.fx.N
     seen = Counter(root for root, _ in found.values())
     return {out: (root, chain) for out, (root, chain) in found.items() if chain and (
         root.op == "placeholder" or seen[root] > 1 or all(node.target in _WHOLE_VIEWS for node in chain))}
+
+
+def _is_alike(one: torch.fx.Node, other: torch.fx.Node) -> bool:
+    a, b = one.meta.get("val"), other.meta.get("val")
+    return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and a.device == b.device
 
 
 def _is_symbolic(tensor: torch.Tensor) -> bool:
@@ -397,6 +441,16 @@ def _constant_arguments() -> List[int]:
     return [index for index in about.static_input_indices if index not in written]
 
 
+def _written_arguments(graph: torch.fx.GraphModule) -> List[int]:
+    """Which arguments of that graph AOTAutograd overwrites after a call, with the graph's first outputs."""
+    context = torch._guards.TracingContext.try_get()
+    about = context.fw_metadata if context is not None else None
+    placeholders = sum(node.op == "placeholder" for node in graph.graph.nodes)
+    if about is None or about.tokens or placeholders != len(about.input_info):
+        return []
+    return list(about.mutated_inp_runtime_indices)
+
+
 def compile_graphs(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
     """Dynamo's graph through AOTAutograd: without mutation and aliasing, and with its derivative where one is wanted."""
     from functorch.compile import min_cut_rematerialization_partition
@@ -408,11 +462,16 @@ def compile_graphs(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
         report = _report.Graph(kind, sum(node.op == "call_function" for node in graph.graph.nodes))
         missing: List[str] = []
 
-        def whole(graph: torch.fx.GraphModule) -> CompiledGraph:
+        written = _written_arguments(graph) if kind == "inference" else []
+
+        def part(graph: torch.fx.GraphModule) -> CompiledGraph:
             return CompiledGraph(graph, kind, options, constant, report)
 
+        def whole(graph: torch.fx.GraphModule) -> CompiledGraph:
+            return CompiledGraph(graph, kind, options, constant, report, written)
+
         def in_parts() -> _parts.Parts:
-            return _parts.Parts(graph, report, functools.partial(_refusal, missing=missing), whole)
+            return _parts.Parts(graph, report, functools.partial(_refusal, missing=missing), part)
         split = options.fallback and (options.training or kind == "inference")
         refusals = [reason for reason in map(_refusal, graph.graph.nodes) if reason]
         if refusals and not split and not options.fallback:

@@ -26,6 +26,7 @@ class Graph:
     compile_seconds: float = 0
     weight_bytes: int = 0  # of parameters that programs hold as constants
     shared_bytes: int = 0  # of these, read from PyTorch's memory
+    updated_bytes: int = 0  # of arguments that programs update where they lie, in part
 
     @property
     def state(self) -> str:

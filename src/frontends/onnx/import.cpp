@@ -44,6 +44,11 @@ std::string type_text(const Item& item) {
   return "";
 }
 
+Error wrong_in_place(std::string message) {
+  return {Code::kUsage, "frontends", std::move(message), "",
+          "an output takes the memory of one input of its own type"};
+}
+
 }  // namespace
 
 Importer::Importer(const Model& model, const ImportOptions& options, ImportReport& report)
@@ -366,7 +371,33 @@ graph::ValueId Importer::enter(const Item& item) {
   return constants_[key] = graph_.add_constant(item.constant, item.name);
 }
 
+/// Which of the graph's inputs an output takes the memory of, or kNone.
+Result<int> Importer::in_place_of_output(const std::string& name, graph::ValueId value) {
+  const auto wanted = options_.in_place.find(name);
+  if (wanted == options_.in_place.end()) return graph::kNone;
+  int found = graph::kNone;
+  for (size_t k = 0; k < graph_.inputs().size(); ++k)
+    if (graph_.value(graph_.inputs()[k]).name == wanted->second) found = static_cast<int>(k);
+  if (found == graph::kNone)
+    return wrong_in_place(fmt::format("output '{}' is to be in place of '{}', which is no input",
+                                      name, wanted->second));
+  const Type& old = graph_.type(graph_.inputs()[static_cast<size_t>(found)]);
+  if (old != graph_.type(value))
+    return wrong_in_place(
+        fmt::format("output '{}' is {}, but input '{}', in whose place it is to be, {}", name,
+                    to_string(graph_.type(value)), wanted->second, to_string(old)));
+  for (size_t k = 0; k < graph_.outputs().size(); ++k)
+    if (graph_.in_place_of(k) == found)
+      return wrong_in_place(
+          fmt::format("two outputs are to be in place of input '{}'", wanted->second));
+  return found;
+}
+
 Result<graph::Graph> Importer::finish(const Scope& scope) {
+  for (const auto& [name, input] : options_.in_place)
+    if (std::none_of(model_.graph.outputs.begin(), model_.graph.outputs.end(),
+                     [&](const ValueDef& output) { return output.name == name; }))
+      return wrong_in_place(fmt::format("the model has no output '{}'", name));
   std::set<std::string_view> seen;
   for (const ValueDef& output : model_.graph.outputs) {
     const std::string name(output.name);
@@ -375,7 +406,9 @@ Result<graph::Graph> Importer::finish(const Scope& scope) {
     const Item* item = scope.find(output.name);
     if (!item) return bad_model(fmt::format("nothing writes the model's output '{}'", name));
     if (item->is_tensor()) {
-      graph_.mark_output(enter(*item), name);
+      const graph::ValueId value = enter(*item);
+      TRY(const int in_place_of, in_place_of_output(name, value));
+      graph_.mark_output(value, name, in_place_of);
       continue;
     }
     const std::string reason =

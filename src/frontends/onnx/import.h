@@ -27,9 +27,11 @@ struct ImportOptions {
   std::map<std::string, Shape> input_shapes;   // by input name
   std::map<std::string, int64_t> dimensions;   // by name of a symbolic dimension
   std::map<std::string, Tensor> bound_inputs;  // inputs that become constants
-  int64_t max_nodes = 1 << 18;                 // after inlining and unrolling
-  int64_t max_iterations = 4096;               // of one Loop or Scan
-  double fold_flops = 4e9;                     // for all of the folding
+  std::map<std::string, std::string>
+      in_place;  // by output: the input whose memory it takes (graph::Graph::mark_output)
+  int64_t max_nodes = 1 << 18;    // after inlining and unrolling
+  int64_t max_iterations = 4096;  // of one Loop or Scan
+  double fold_flops = 4e9;        // for all of the folding
   int64_t fold_bytes = int64_t{1} << 30;
 };
 

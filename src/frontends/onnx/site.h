@@ -151,6 +151,7 @@ class Importer {
   std::optional<Items> fold(ops::Call& call, const ops::Types& types);
   graph::ValueId enter(const Item& item);
   Status count_node(const std::string& name);
+  Result<int> in_place_of_output(const std::string& name, graph::ValueId value);
   Result<graph::Graph> finish(const Scope& scope);
 
   const Model& model_;

@@ -171,6 +171,24 @@ TEST(Verify, NamesWhatIsBroken) {
     small.graph.mark_output(small.a, "y");
     EXPECT_EQ(broken(small.graph), "graph: two outputs are named 'y'");
   }
+  {
+    Small small;
+    small.graph.mark_output(small.a, "z", 7);
+    EXPECT_EQ(broken(small.graph), "graph: output 'z' is in place of input 7 of 1");
+  }
+  {
+    Small small;
+    const ValueId pair =
+        small.graph.must_add(Op::Concat, {small.x, small.x}, ops::Attrs().set("axis", int64_t{0}));
+    small.graph.mark_output(pair, "z", 0);
+    EXPECT_NE(broken(small.graph).find("and in place of input 'x', which is"), std::string::npos)
+        << broken(small.graph);
+  }
+  {
+    Small small;
+    small.graph.mark_output(small.x, "z", 0), small.graph.mark_output(small.x, "w", 0);
+    EXPECT_EQ(broken(small.graph), "graph: two outputs are in place of input 'x'");
+  }
 }
 
 TEST(Interpret, RunsNodeByNode) {

@@ -63,10 +63,35 @@ static inline void scatter_elements(const int64_t* params, void* const* operands
   }
 }
 
+/* operands[0] is absent: the data lies where the output does. */
+template <typename T, typename I>
+static inline void scatter_elements_in_place(const int64_t* params, void* const* operands,
+                                             int64_t item) {
+  const ObkScatterElements& p = *(const ObkScatterElements*)params;
+  const I* indices = (const I*)operands[1];
+  const T* updates = (const T*)operands[2];
+  T* to = (T*)operands[3];
+  const int64_t range = item % p.ranges, low = p.extent * range / p.ranges,
+                high = p.extent * (range + 1) / p.ranges;
+  int64_t line = item / p.ranges, base = 0, update_base = 0;
+  for (int64_t d = p.rank; d-- > 0;) {
+    const int64_t at = line % p.update_shape[d];
+    line /= p.update_shape[d];
+    base += at * p.strides[d];
+    update_base += at * p.update_strides[d];
+  }
+  for (int64_t i = 0; i < p.update_extent; ++i) {
+    const int64_t from = update_base + i * p.update_stride;
+    int64_t index = (int64_t)indices[from];
+    if (index < 0) index += p.extent;
+    if (index >= low && index < high) fold_into(to, base + index * p.stride, updates, from, p.fold);
+  }
+}
+
 template <typename T, typename I>
 static inline void scatter_nd(const int64_t* params, void* const* operands, int64_t item) {
   const ObkScatterNd& p = *(const ObkScatterNd*)params;
-  const T* data = (const T*)operands[0];
+  const T* data = (const T*)operands[0]; /* absent: it lies where the output does */
   const I* indices = (const I*)operands[1];
   const T* updates = (const T*)operands[2];
   T* to = (T*)operands[3];
@@ -75,7 +100,7 @@ static inline void scatter_nd(const int64_t* params, void* const* operands, int6
                 high = p.slices * (rows + 1) / p.slice_ranges;
   const int64_t first = p.inner * columns / p.inner_ranges,
                 end = p.inner * (columns + 1) / p.inner_ranges;
-  for (int64_t slice = low; slice < high; ++slice) {
+  for (int64_t slice = data ? low : high; slice < high; ++slice) {
     for (int64_t c = first; c < end; ++c) to[slice * p.inner + c] = data[slice * p.inner + c];
   }
   for (int64_t tuple = 0; tuple < p.tuples; ++tuple) {

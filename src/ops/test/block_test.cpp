@@ -36,6 +36,9 @@ Run run_of(const Block& block) {
     return wide ? obk::scatter_nd<T, int64_t> : obk::scatter_nd<T, int32_t>;
   if (block.name == "scatter_elements")
     return wide ? obk::scatter_elements<T, int64_t> : obk::scatter_elements<T, int32_t>;
+  if (block.name == "scatter_elements_in_place")
+    return wide ? obk::scatter_elements_in_place<T, int64_t>
+                : obk::scatter_elements_in_place<T, int32_t>;
   return nullptr;
 }
 
@@ -88,6 +91,16 @@ void check_block(const Sample& sample) {
       expect_near(got[i], want[i], row(sample.op).accuracy,
                   fmt::format("block {} in {} pieces", made->name, pieces));
     }
+    const auto in_place = block_in_place(call, pieces);
+    if (!in_place) continue;
+    const Run update = run_of(*in_place);
+    ASSERT_NE(update, nullptr) << in_place->name;
+    std::memcpy(got[0].mutable_data(), inputs[0]->data(), got[0].bytes());
+    operands[0] = nullptr;
+    for (int64_t item = in_place->items; item-- > 0;)
+      update(in_place->params.data(), operands.data(), item);
+    expect_near(got[0], want[0], row(sample.op).accuracy,
+                fmt::format("block {} in place, in {} pieces", in_place->name, pieces));
   }
 }
 
@@ -145,6 +158,15 @@ TEST(Block, Scatter) {
                      {random_tensor(dtype, {6, 5, 200}, 0, 9), random_tensor(index, {30, 2}, -6, 6),
                       random_tensor(dtype, {30, 200}, 0, 9, 3)},
                      attrs});
+        check_block({Op::ScatterElements,
+                     {random_tensor(dtype, {4, 9}, 0, 9), random_tensor(index, {3, 300}, -9, 8),
+                      random_tensor(dtype, {3, 300}, 0, 9, 3)},
+                     Attrs(attrs).set("axis", int64_t{1})});
+        check_block(
+            {Op::ScatterND,
+             {random_tensor(dtype, {700, 3}, 0, 9), random_tensor(index, {300, 1}, -700, 699),
+              random_tensor(dtype, {300, 3}, 0, 9, 3)},
+             attrs});
         check_block({Op::ScatterND,
                      {random_tensor(dtype, {40, 50}, 0, 9), random_tensor(index, {30, 2}, -40, 40),
                       random_tensor(dtype, {30}, 0, 9, 3)},

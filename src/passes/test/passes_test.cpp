@@ -56,6 +56,9 @@ TEST(Passes, CopyEarlyPieces) {
   graph::run_cases("src/passes/test/copy_early_pieces.ir", pass("copy_early_pieces"));
 }
 
+TEST(Passes, RaiseAxisUpdate) {
+  graph::run_cases("src/passes/test/raise_axis_update.ir", pass("raise_axis_update"));
+}
 TEST(Passes, FoldConstants) {
   graph::run_cases("src/passes/test/fold_constants.ir", pass("fold_constants"));
 }

@@ -94,13 +94,13 @@ Status CpuContext::run(std::span<const void* const> inputs, std::span<void* cons
   CHECK(inputs.size() == program.inputs.size() && outputs.size() == program.outputs.size(),
         "{} inputs and {} outputs given, {} and {} needed", inputs.size(), outputs.size(),
         program.inputs.size(), program.outputs.size());
-  inputs_ = inputs, outputs_ = outputs;
   last_inputs_.assign(inputs.begin(), inputs.end());
   last_outputs_.assign(outputs.begin(), outputs.end());
+  place_ports();
   for (const Bound& bound : bound_)
     operands_[bound.slot] = bound.kind == BufferKind::kInput
-                                ? const_cast<void*>(inputs[bound.index])
-                                : outputs[bound.index];
+                                ? const_cast<void*>(inputs_[bound.index])
+                                : outputs_[bound.index];
   for (size_t t = 0; t < tasks_.size(); ++t)
     for (size_t wave = 0; wave < ends_[t].size(); ++wave)
       taken_[t][wave].next.store(wave == 0 ? 0 : ends_[t][wave - 1], std::memory_order_relaxed);
@@ -111,8 +111,31 @@ Status CpuContext::run(std::span<const void* const> inputs, std::span<void* cons
     if (const Status each = std::exchange(failure, ok_status()); first.ok()) first = each;
   if (!first.ok()) return first;
   for (const Program::Copy& copy : program.copies)
-    memcpy(outputs[copy.output], resolve(copy.from), program.outputs[copy.output].type.bytes());
+    memcpy(outputs_[copy.output], resolve(copy.from), program.outputs[copy.output].type.bytes());
+  for (size_t k = 0; k < outputs.size(); ++k)
+    if (outputs_[k] != outputs[k]) memcpy(outputs[k], outputs_[k], program.outputs[k].type.bytes());
   return ok_status();
+}
+
+/// Outputs in place of inputs: the input is where the output is, or the output is staged.
+void CpuContext::place_ports() {
+  const Program& program = executable_->program();
+  inputs_.assign(last_inputs_.begin(), last_inputs_.end());
+  outputs_.assign(last_outputs_.begin(), last_outputs_.end());
+  for (size_t k = 0; k < outputs_.size(); ++k) {
+    const Port& port = program.outputs[k];
+    if (port.in_place_of < 0) continue;
+    const void*& old = inputs_[static_cast<size_t>(port.in_place_of)];
+    if (port.staged) {
+      if (outputs_[k] != old) continue;
+      staging_.resize(outputs_.size());
+      if (staging_[k].empty()) staging_[k] = Tensor::allocate(port.type);
+      outputs_[k] = staging_[k].mutable_data();
+    } else {
+      if (outputs_[k] != old) memcpy(outputs_[k], old, static_cast<size_t>(port.type.bytes()));
+      old = outputs_[k];
+    }
+  }
 }
 
 Result<std::vector<TaskTime>> CpuContext::task_times() {

@@ -26,6 +26,7 @@ class CpuContext : public Context {
   Result<std::vector<TaskTime>> task_times() override;
 
  private:
+  void place_ports();
   void run_worker(int worker);
   void run_task(const ObkTask& task, ObkWorker& self);
   /// A call of an op's reference: all but the addresses is made once.
@@ -59,8 +60,10 @@ class CpuContext : public Context {
     int64_t index;
   };
   std::vector<Bound> bound_;  // operands that change from run to run
-  std::span<const void* const> inputs_;
-  std::span<void* const> outputs_;
+  /// Where this run's ports lie, once outputs have taken their places.
+  std::vector<const void*> inputs_;
+  std::vector<void*> outputs_;
+  std::vector<Tensor> staging_;   // by output, of those that a run staged
   std::vector<Status> failures_;  // by worker
   std::function<void(int)> body_;
   // The last run's ports, and of a run that records when its tasks ran, by worker; else empty.

@@ -20,7 +20,7 @@ CudaContext::~CudaContext() {
   if (pinned_) driver_.MemFreeHost(pinned_);
   if (watch_) driver_.MemFreeHost(watch_);
   if (ended_) driver_.MemFreeHost(ended_);
-  for (Memory* each : {&arena_, &counter_, &port_table_, &staging_}) each->release();
+  for (Memory* each : {&arena_, &counter_, &port_table_, &staging_, &aside_}) each->release();
   --executable_->contexts_;
 }
 
@@ -137,6 +137,43 @@ Status CudaContext::launch(Handle stream, Handle graph, DevicePointer stamps) {
                                 static_cast<unsigned>(all.threads), 1, 1,
                                 static_cast<unsigned>(all.shared), stream, parameters),
       "launch the program");
+}
+
+/// Outputs in place of inputs: the input is where the output is, or the output is computed aside.
+/// What has to be copied before and behind the launch for that is noted.
+Status CudaContext::place_ports() {
+  const Program& p = program();
+  before_.clear(), behind_.clear();
+  int64_t total = 0;
+  for (const Port& port : p.outputs)
+    if (port.in_place_of >= 0 && port.staged) total += (port.type.bytes() + 255) / 256 * 256;
+  uint64_t at = 0;
+  for (size_t k = 0; k < p.outputs.size(); ++k) {
+    const Port& port = p.outputs[k];
+    if (port.in_place_of < 0) continue;
+    DevicePointer& old = ports_[static_cast<size_t>(port.in_place_of)];
+    DevicePointer& now = ports_[p.inputs.size() + k];
+    const auto bytes = static_cast<size_t>(port.type.bytes());
+    if (!port.staged) {
+      if (now != old && bytes) before_.push_back({now, old, bytes});
+      old = now;
+      continue;
+    }
+    const uint64_t mine = at;
+    at += (bytes + 255) / 256 * 256;
+    if (now != old || bytes == 0) continue;
+    if (!aside_.at()) TRY_STATUS(aside_.reserve(total, "outputs in place of inputs"));
+    behind_.push_back({now, aside_.at() + mine, bytes});
+    now = aside_.at() + mine;
+  }
+  return ok_status();
+}
+
+Status CudaContext::transfer(std::vector<Transfer>& transfers, Handle stream) {
+  for (const Transfer& each : transfers)
+    TRY_STATUS(check(driver_.CopyAsync(each.to, each.from, each.bytes, stream),
+                     "copy an output in place of an input"));
+  return ok_status();
 }
 
 /// Outputs that are inputs, weights or other outputs.
@@ -298,9 +335,12 @@ Status CudaContext::run(std::span<const void* const> inputs, std::span<void* con
           check(driver_.CopyToDeviceAsync(staged_[k], pinned, static_cast<size_t>(bytes), stream_),
                 "copy an input"));
     }
+    TRY_STATUS(place_ports());
     TRY_STATUS(bind(stream_));
+    TRY_STATUS(transfer(before_, stream_));
     TRY_STATUS(launch(stream_, graph_, 0));
     TRY_STATUS(copies(stream_));
+    TRY_STATUS(transfer(behind_, stream_));
     for (size_t k = 0; k < outputs.size(); ++k) {
       const auto bytes = static_cast<size_t>(p.outputs[k].type.bytes());
       const size_t port = inputs.size() + k;
@@ -341,9 +381,12 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
   }
   const auto on = static_cast<Handle>(stream);
   const auto whole = [&]() -> Status {
+    TRY_STATUS(place_ports());
     TRY_STATUS(bind(on));
+    TRY_STATUS(transfer(before_, on));
     TRY_STATUS(launch(on, graph_, 0));
     TRY_STATUS(copies(on));
+    TRY_STATUS(transfer(behind_, on));
     has_run_ = true;
     return check(driver_.EventRecord(ran_, on), "record an event");
   };

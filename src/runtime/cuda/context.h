@@ -54,6 +54,12 @@ class CudaContext : public Context {
   Status bind(Handle stream);
   Status launch(Handle stream, Handle graph, DevicePointer stamps);
   Status copies(Handle stream);
+  Status place_ports();
+  struct Transfer {
+    DevicePointer to = 0, from = 0;
+    size_t bytes = 0;
+  };
+  Status transfer(std::vector<Transfer>& transfers, Handle stream);
   Status wait_for_stream();
   std::string late_tasks(uint64_t want) const;
   Status failed(Status status);
@@ -75,6 +81,8 @@ class CudaContext : public Context {
   ObkProgram record_ = {};
   std::vector<DevicePointer> ports_, bound_;  // of this run; what the GPU's table holds
   std::vector<DevicePointer> staged_;         // by port
+  std::vector<Transfer> before_, behind_;     // of outputs in place of inputs, this run
+  Memory aside_;                              // for outputs that go there behind a run
   std::vector<int64_t> offsets_;              // by port, into the staging
   std::optional<Error>
       broken_;  // what a run ended with; the GPU's context does not recover from it

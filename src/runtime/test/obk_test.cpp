@@ -170,6 +170,49 @@ TEST_F(Obk, ADataflowProgramIsReadAsWritten) {
   EXPECT_GT(gathers, 0u);
 }
 
+// Which outputs take inputs' memory, and that each input is taken once, by its own type.
+TEST_F(Obk, OutputsInPlaceOfInputs) {
+  const auto step = graph::parse(R"(graph "g" {
+  in %0 "x": f32[4,2]
+  in %1 "past": f32[8,2]
+  in %2 "row": i64[1,1]
+  in %3 "new": f32[1,2]
+  %4: f32[8,2] = ScatterND(%1, %2, %3)
+  %5: f32[4,2] = Neg(%0)
+  %6: f32[8,2] = Neg(%4)
+  out %4 "now" in_place_of "past"
+  out %5 "y" in_place_of "x"
+  out %6 "z"
+})");
+  ASSERT_TRUE(step.ok()) << step.error().text();
+  const machine::Machine device = machine::cpu(2);
+  const stitch::Plan plan = stitch::plan(*step, device);
+  const schedule::TaskGraph tasks = schedule::build(*step, plan, device);
+  auto loaded = load_cpu(std::make_shared<Program>(
+      assemble(*step, plan, tasks, codegen::emit(*step, plan, tasks, kernels::tile_library(device)),
+               "cpu")));
+  ASSERT_TRUE(loaded.ok()) << loaded.error().text();
+  ASSERT_TRUE(write_obk(path("step.obk"), **loaded, *step, "every row").ok());
+  const std::string bytes = read_file(path("step.obk")).value();
+  const auto read = parse(bytes);
+  ASSERT_TRUE(read.ok()) << read.error().text();
+  const std::vector<Port>& ports = read->program->outputs;
+  ASSERT_EQ(ports.size(), 3u);
+  EXPECT_EQ(ports[0].in_place_of, 1);
+  EXPECT_TRUE(ports[0].written_in_place());
+  EXPECT_EQ(ports[1].in_place_of, 0);
+  EXPECT_TRUE(ports[1].staged);
+  EXPECT_EQ(ports[2].in_place_of, -1);
+  const size_t last = number<uint64_t>(bytes, kHeader + 8) + number<uint64_t>(bytes, kHeader + 16);
+  const auto said = [&](size_t port, int32_t input) {
+    const auto damaged = parse(resealed(with(bytes, last - 5 * (3 - port), input)));
+    return damaged.ok() ? std::string("nothing") : damaged.error().text();
+  };
+  EXPECT_NE(said(2, 1).find("two outputs in place of one input"), std::string::npos) << said(2, 1);
+  EXPECT_NE(said(0, 0).find("an input of another type"), std::string::npos) << said(0, 0);
+  EXPECT_NE(said(0, 4).find("input in place"), std::string::npos) << said(0, 4);
+}
+
 TEST_F(Obk, WhatIsWrittenIsReadAgain) {
   auto file = open_obk(path("good.obk"), true);
   ASSERT_TRUE(file.ok()) << file.error().text();

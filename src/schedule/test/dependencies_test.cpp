@@ -106,6 +106,36 @@ TEST(Dependencies, WhatWasTamperedWithIsRefused) {
       << said(table, made->dag);
 }
 
+// Who updates an input in place follows its readers, and readers of the new value follow it.
+TEST(Dependencies, WhoOverwritesAnInputFollowsItsReaders) {
+  auto graph = graph::parse(R"(graph "g" {
+  in %0 "past": f32[2,64,8]
+  in %1 "row": i64[2,1,8]
+  in %2 "new": f32[2,1,8]
+  const %3: i64[1] = [1]
+  %4: f32[2,1,8] = ReduceSum(%0, %3) {keepdims = 1}
+  %5: f32[2,64,8] = ScatterElements(%0, %1, %2) {axis = 1}
+  %6: f32[2,1,8] = ReduceMax(%5, %3) {keepdims = 1}
+  out %5 "now" in_place_of "past"
+  out %4 "was"
+  out %6 "is"
+})");
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  const Table table = table_of(std::move(*graph), "sm_90a");
+  const auto made = value_dependencies(table.graph, table.plan, table.tasks);
+  ASSERT_TRUE(made.ok()) << made.error().text();
+  EXPECT_EQ(print(*made), R"(3 works, 2 dependencies, 2 of them not implied by others
+work 0 follows nobody
+work 1 follows 0 (reuse)
+work 2 follows 1 (value)
+)");
+  EXPECT_EQ(said(table, made->dag), "nothing");
+  Dag wrong = made->dag;
+  wrong.remove(0, 1);
+  EXPECT_EQ(said(table, wrong),
+            "work 1 overwrites input %0 but does not follow work 0, which reads it");
+}
+
 /// A random graph after the passes, planned for a random machine.
 Table random_table(int seed) {
   std::mt19937 random(seed);

@@ -32,13 +32,38 @@ void assign_anew(TaskGraph& tasks, std::mt19937& random) {
   for (const ObkTask& task : all) tasks.lists[random() % tasks.lists.size()].push_back(task);
 }
 
+/// Now and then a float input is updated, for an output in its place; others read the old value,
+/// and the new one has a reader, too, which may read the old one as well.
+graph::Graph updated(graph::Graph graph, std::mt19937& random) {
+  const std::vector<ValueId> inputs = graph.inputs();
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const Type type = graph.type(inputs[k]);
+    if (!is_float(type.dtype) || bits(type.dtype) < 8 || type.shape.empty() || type.count() == 0 ||
+        random() % 2 == 0)
+      continue;
+    Type rows = type;
+    rows.shape[0] = 2;
+    const ValueId at = graph.add_input(fmt::format("at {}", k), {DType::i64, {2, 1}});
+    const ValueId now = graph.must_add(
+        ops::Op::ScatterND,
+        {inputs[k], at, graph.add_input(fmt::format("rows {}", k), std::move(rows))});
+    const ValueId read = random() % 3 == 0 ? graph.must_add(ops::Op::Mul, {now, inputs[k]})
+                                           : graph.must_add(ops::Op::Abs, {now});
+    graph.mark_output(now, fmt::format("now {}", k), static_cast<int>(k));
+    graph.mark_output(read, fmt::format("read {}", k));
+  }
+  return graph;
+}
+
 TEST(RandomSchedules, PassTheValidator) {
   const int first = from_environment("OBELISK_SEED", 1),
             count = from_environment("OBELISK_SCHEDULES", 1000);
   const char* const machines[] = {"cpu", "sm_90a", "sm_80", "sm_89", "sm_100a"};
+  int in_place = 0, staged = 0;
   for (int seed = first; seed < first + count; ++seed) {
     std::mt19937 random(seed);
     graph::Graph graph = graph::random_graph(seed, {.moves = seed % 2 == 0 ? 60 : 0});
+    if (seed % 5 == 0) graph = updated(std::move(graph), random);
     for (const passes::Pass& pass : passes::table()) {
       auto next = pass.run(std::move(graph));
       ASSERT_TRUE(next.ok()) << "seed " << seed << ", " << pass.name << ": " << next.error().text();
@@ -59,6 +84,7 @@ TEST(RandomSchedules, PassTheValidator) {
     options.stitch = random() % 4 != 0, options.tiles = random() % 4 != 0;
     const stitch::Plan plan = stitch::plan(graph, *device, strategy, options);
     TaskGraph tasks = build(graph, plan, *device, strategy);
+    for (const stitch::InPlace& each : plan.in_place) ++(each.group >= 0 ? in_place : staged);
     if (getenv("OBELISK_SHOW"))
       fmt::print("{}\n{}\n{}\n", graph::print(graph), stitch::print(graph, plan, false),
                  print(graph, plan, tasks));
@@ -73,6 +99,10 @@ TEST(RandomSchedules, PassTheValidator) {
     ASSERT_TRUE(sound.ok()) << "seed " << seed << ", assigned anew: " << sound.error().text();
     sound = shadow_run(graph, plan, tasks);
     ASSERT_TRUE(sound.ok()) << "seed " << seed << ", assigned anew: " << sound.error().text();
+  }
+  if (count >= 1000) {
+    EXPECT_GT(in_place, 50);
+    EXPECT_GT(staged, 20);
   }
 }
 

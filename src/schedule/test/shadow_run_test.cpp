@@ -85,10 +85,25 @@ constexpr const char* kAttention = R"(graph "g" {
   out %8 "y"
 })";
 
+// An update in place; the old value is read before, the new one after it.
+constexpr const char* kInPlace = R"(graph "g" {
+  in %0 "past": f16[2,64,8]
+  in %1 "row": i64[2,1,8]
+  in %2 "new": f16[2,1,8]
+  const %3: i64[1] = [1]
+  %4: f16[2,1,8] = ReduceSum(%0, %3) {keepdims = 1} "old"
+  %5: f16[2,1,8] = Tanh(%4) "older"
+  %6: f16[2,64,8] = ScatterElements(%0, %1, %2) {axis = 1} "put"
+  %7: f16[2,1,8] = ReduceMax(%6, %3) {keepdims = 1} "read"
+  %8: f16[2,1,8] = Sub(%7, %5) "change"
+  out %6 "now" in_place_of "past"
+  out %8 "y"
+})";
+
 Status shadow(const Table& t) { return shadow_run(t.graph, t.plan, t.tasks); }
 
 TEST(ShadowRun, TakesWhatTheScheduleMakes) {
-  for (const char* text : {kMoves, kAttention})
+  for (const char* text : {kMoves, kAttention, kInPlace})
     for (const Form form : {Form::kCpu, Form::kGraphOfKernels, Form::kOneKernel})
       for (const bool stitching : {true, false})
         for (const int sms : {1, 7, 132}) {
@@ -194,6 +209,14 @@ const Fault kFaults[] = {
      [](Table& t) {
        group_of(t, "attention").attention.v.offset = group_of(t, "attention").attention.k.offset;
      }},
+    {"an old value that is read beside the new one", kInPlace, "which the same wave reads",
+     [](Table& t) { move_to_wave(t, work_of(t, "old"), t.tasks.works[work_of(t, "put")].wave); }},
+    {"an old value that is read too late", kInPlace, "overwrote",
+     [](Table& t) {
+       move_to_wave(t, work_of(t, "put"), 0), move_to_wave(t, work_of(t, "old"), 1);
+     }},
+    {"a new value that is read too early", kInPlace, "reads nothing",
+     [](Table& t) { move_to_wave(t, work_of(t, "read"), 0); }},
     {"a task that is lost", kMoves, "nothing",
      [](Table& t) {
        for (auto& list : t.tasks.lists)

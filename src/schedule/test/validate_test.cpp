@@ -201,6 +201,91 @@ TEST(Validate, RefusesATableThatWasTamperedWith) {
   }
 }
 
+// ---- outputs in place of inputs ----
+
+// The old value is read, the new one as well; an output beside.
+constexpr const char* kInPlace = R"(graph "g" {
+  in %0 "past": f32[2,64,8]
+  in %1 "row": i64[2,1,8]
+  in %2 "new": f32[2,1,8]
+  in %3 "other": f32[2,64,8]
+  const %4: i64[1] = [1]
+  %5: f32[2,1,8] = ReduceSum(%0, %4) {keepdims = 1} "old"
+  %6: f32[2,64,8] = ScatterElements(%0, %1, %2) {axis = 1} "put"
+  %7: f32[2,1,8] = ReduceMax(%6, %4) {keepdims = 1} "sum"
+  out %6 "now" in_place_of "past"
+  out %5 "was"
+  out %7 "is"
+})";
+
+Table table_in_place() {
+  auto graph = graph::parse(kInPlace);
+  CHECK(graph.ok(), "{}", graph.error().text());
+  const machine::Machine device = machine::cpu(3);
+  Table made{.graph = std::move(*graph)};
+  made.plan = stitch::plan(made.graph, device);
+  made.tasks = build(made.graph, made.plan, device);
+  return made;
+}
+size_t writer_of(const Table& t) {
+  for (size_t w = 0; w < t.tasks.works.size(); ++w)
+    if (t.plan.groups[t.tasks.works[w].group].in_place_of != graph::kNone) return w;
+  CHECK(false, "nothing is written in place");
+}
+
+const Tampering kTamperingsInPlace[] = {
+    {"an old value that is read too late",
+     R"(work 0 \(wave 1\) reads input %0, which work 1 overwrites in wave 1)",
+     [](Table& t) {
+       const size_t writer = writer_of(t);
+       t.plan.groups[t.tasks.works[writer].group].after.clear();
+       t.tasks.works[0].wave = t.tasks.works[writer].wave;
+       for (auto& list : t.tasks.lists) {
+         for (ObkTask& task : list)
+           if (task.work == 0) task.wave = static_cast<uint32_t>(t.tasks.works[0].wave);
+         std::stable_sort(list.begin(), list.end(),
+                          [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
+       }
+     }},
+    {"no output takes the memory", R"(work 1 overwrites input %0, whose memory no output takes)",
+     [](Table& t) { t.plan.in_place.clear(); }},
+    {"an output of another input", R"(output 'now' is not in place of input %3)",
+     [](Table& t) { t.plan.in_place[0].input = 3; }},
+    {"a group that copies", R"(output 'now' is not in place of input %0)",
+     [](Table& t) { t.plan.groups[t.tasks.works[writer_of(t)].group].in_place_of = graph::kNone; }},
+    {"another output's memory", R"(work 1 overwrites input %0, but stores value %\d+ elsewhere)",
+     [](Table& t) {
+       for (Buffer& buffer : t.tasks.buffers)
+         if (buffer.kind == BufferKind::kOutput && buffer.index == 0) buffer.index = 2;
+     }},
+    {"memory of its own", R"(work 1 overwrites input %0, but stores value %\d+ elsewhere)",
+     [](Table& t) {
+       for (Buffer& buffer : t.tasks.buffers)
+         if (buffer.kind == BufferKind::kOutput && buffer.index == 0)
+           buffer.kind = BufferKind::kArena;
+     }},
+    {"an old value that is an answer", R"(work 1 overwrites input %0, which is an output)",
+     [](Table& t) { t.graph.mark_output(t.graph.inputs()[0], "before"); }},
+    {"no waves", R"(work 1 of a dataflow program overwrites input %0)",
+     [](Table& t) { t.tasks.dataflow = true; }},
+};
+
+TEST(Validate, RefusesAnOutputInPlaceThatWasTamperedWith) {
+  for (const Tampering& tampering : kTamperingsInPlace) {
+    SCOPED_TRACE(tampering.name);
+    Table t = table_in_place();
+    ASSERT_EQ(writer_of(t), 1u);
+    const Status sound = validate(t.graph, t.plan, t.tasks);
+    ASSERT_TRUE(sound.ok()) << sound.error().text();
+    tampering.how(t);
+    const Status got = validate(t.graph, t.plan, t.tasks);
+    ASSERT_FALSE(got.ok());
+    const std::regex whole(std::string("the task table is refused: ") + tampering.said);
+    EXPECT_TRUE(std::regex_match(got.error().message, whole))
+        << "got    " << got.error().message << "\nwanted " << tampering.said;
+  }
+}
+
 TEST(Buffers, ShareTheArenaOneAfterTheOther) {
   const Table t = table();
   Bytes together{0};

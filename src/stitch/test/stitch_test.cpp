@@ -30,6 +30,7 @@ Result<std::string> planned(graph::Graph graph) {
 
 TEST(Stitch, Schemes) { graph::run_text_cases("src/stitch/test/schemes.ir", planned); }
 TEST(Stitch, Anchors) { graph::run_text_cases("src/stitch/test/anchors.ir", planned); }
+TEST(Stitch, InPlace) { graph::run_text_cases("src/stitch/test/in_place.ir", planned); }
 TEST(Stitch, Groups) { graph::run_text_cases("src/stitch/test/groups.ir", planned); }
 
 }  // namespace

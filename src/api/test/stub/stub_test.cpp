@@ -95,6 +95,63 @@ TEST_F(Stub, TheMemoryLimitCountsAllContexts) {
   instead.run();
 }
 
+// Kernels do nothing here: what arrives in an output is what was copied there.
+TEST_F(Stub, OutputsInPlaceOfInputs) {
+  const std::string path =
+      fs::temp_directory_path() / ("obelisk-stub-in-place-" + std::to_string(getpid()) + ".ir");
+  std::ofstream(path) << R"(graph "g" {
+  in %0 "past": f32[64,16]
+  in %1 "row": i64[1,1]
+  in %2 "new": f32[1,16]
+  in %3 "all": f32[64,16]
+  %4: f32[64,16] = ScatterND(%0, %1, %2)
+  %5: f32[64,16] = Neg(%3)
+  out %4 "now" in_place_of "past"
+  out %5 "all now" in_place_of "all"
+})";
+  std::optional<Model> made;
+  try {
+    made = Model::compile(path, {.target = "cuda", .granularity = "stitch", .verify = false});
+  } catch (const Failure& failure) {
+    EXPECT_NE(failure.message().find("device compiler"), std::string::npos) << failure.what();
+  }
+  fs::remove(path);
+  if (!made) GTEST_SKIP() << "there is no device compiler";
+  EXPECT_EQ(made->output("now").in_place_of, "past");
+  EXPECT_TRUE(made->output("now").updates);
+  EXPECT_EQ(made->output("all now").in_place_of, "all");
+  EXPECT_FALSE(made->output("all now").updates);
+  constexpr size_t kBytes = 64 * 16 * sizeof(float), kCount = kBytes / sizeof(float);
+  unsigned long long at[4] = {};
+  std::vector<std::span<std::byte>> memory;
+  for (auto& each : at) {
+    ASSERT_EQ(cuMemAlloc_v2(&each, kBytes), 0);
+    memory.emplace_back(reinterpret_cast<std::byte*>(each), kBytes);
+  }
+  const auto fill = [&](int which, float number) {
+    std::fill_n(reinterpret_cast<float*>(at[which]), kCount, number);
+  };
+  const auto first = [&](int which) { return *reinterpret_cast<float*>(at[which]); };
+  Context context(*made);
+  context.bind_input("past", memory[0]), context.bind_output("now", memory[0]);
+  context.bind_input("all", memory[1]), context.bind_output("all now", memory[1]);
+  fill(0, 1), fill(1, 2), fill(2, 3), fill(3, 4);
+  context.run();  // one memory: the update is there, the other output was computed aside
+  EXPECT_EQ(first(0), 1);
+  EXPECT_NE(first(1), 2);
+  context.bind_output("now", memory[2]), context.bind_output("all now", memory[3]);
+  fill(1, 2);
+  context.run();  // two: the input to be updated is copied, the other output is written where it is
+  EXPECT_EQ(first(0), 1);
+  EXPECT_EQ(first(1), 2);
+  EXPECT_EQ(first(2), 1);
+  EXPECT_EQ(first(3), 4);
+  context.unbind_output("now");  // and so to the host
+  context.run();
+  EXPECT_EQ(context.output<float>("now")[kCount - 1], 1);
+  for (const auto each : at) EXPECT_EQ(cuMemFree_v2(each), 0);
+}
+
 TEST_F(Stub, TheGpusMemoryIsNotHandedOutAsTheHosts) {
   MODEL(made);
   Context context(*made);
