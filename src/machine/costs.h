@@ -81,6 +81,10 @@ inline constexpr int64_t kTaskColumns = 4;     // what a dataflow GEMM's task co
 inline constexpr double kAsUrgent = 0.9;       // of the longest remaining path: as urgent as it
 inline constexpr size_t kMostUrgent = 16;      // kernels that are compared
 inline constexpr double kWorthLeaving = 0.99;  // of the time of the plainest dispatch
+inline constexpr double kLongerForMemory = 1.02;  // of the longest path: what sharing bytes may
+                                                  // make of it
+inline constexpr double kMemoryBounds[] = {       // of the sequential plan's live bytes, tried in
+    1, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.5, 2, 0};  // turn; 0: none
 inline constexpr int64_t kMostBroadcast = 32 << 10;  // bytes of a value that a dataflow program
                                                      // passes on
 inline constexpr int64_t kMostCopies = 48 << 10;     // bytes of all such copies of a worker

@@ -1,6 +1,7 @@
 #include "schedule/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "schedule/schedule.h"
 
@@ -75,6 +76,18 @@ double roof_nanos(const Group& group, const machine::Machine& machine) {
   const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
   return std::max(bytes / machine.bytes_per_sm, group.cost.flops.count / machine.flops_per_sm) /
          machine.sms;
+}
+
+std::vector<double> kernel_nanos(const stitch::Plan& plan, const TaskGraph& tasks,
+                                 const machine::Machine& machine) {
+  std::vector<double> count(tasks.works.size(), 0), nanos;
+  for (const auto& list : tasks.lists)
+    for (const ObkTask& task : list) ++count[task.work];
+  const auto workers = static_cast<double>(std::max<size_t>(tasks.lists.size(), 1));
+  for (size_t w = 0; w < tasks.works.size(); ++w)
+    nanos.push_back(std::max({roof_nanos(plan.groups[tasks.works[w].group], machine),
+                              std::ceil(count[w] / workers) * tasks.works[w].task_nanos, 1.0}));
+  return nanos;
 }
 
 }  // namespace obelisk::schedule

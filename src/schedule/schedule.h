@@ -41,6 +41,11 @@ std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph&
 /// are ordered by.
 double roof_nanos(const stitch::Group& group, const machine::Machine& machine);
 
+/// What each work takes alone on the machine, as a kernel of its own: its tasks in rounds of all
+/// workers, and no less than its roof.
+std::vector<double> kernel_nanos(const stitch::Plan& plan, const TaskGraph& tasks,
+                                 const machine::Machine& machine);
+
 /// The folded loops of a body, given where values live.
 Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group);
 
