@@ -1,7 +1,6 @@
 #include "dispatch.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "compile.h"
 #include "kernel_profiles.h"
@@ -26,12 +25,12 @@ std::vector<schedule::Kernel> kernels_of(const Compilation& made, const machine:
     kernel.kind = classified.kind, kernel.why_kind = classified.why;
     kernels.push_back(std::move(kernel));
   }
-  const std::vector<double> nanos = schedule::kernel_nanos(made.plan, made.tasks, machine);
+  const std::vector<schedule::Need> needs = schedule::kernel_needs(made.plan, made.tasks, machine);
   for (const runtime::LaunchReport& launch : made.executable->launches()) {
     schedule::Kernel& kernel = kernels[static_cast<size_t>(launch.work)];
     kernel.launches = true;
     kernel.demand = {launch.shared_bytes, launch.threads, launch.registers, launch.ctas,
-                     nanos[static_cast<size_t>(launch.work)]};
+                     needs[static_cast<size_t>(launch.work)].nanos};
   }
   return kernels;
 }

@@ -1,7 +1,6 @@
 #include "schedule/cost_model.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "schedule/schedule.h"
 
@@ -78,16 +77,21 @@ double roof_nanos(const Group& group, const machine::Machine& machine) {
          machine.sms;
 }
 
-std::vector<double> kernel_nanos(const stitch::Plan& plan, const TaskGraph& tasks,
-                                 const machine::Machine& machine) {
-  std::vector<double> count(tasks.works.size(), 0), nanos;
+std::vector<Need> kernel_needs(const stitch::Plan& plan, const TaskGraph& tasks,
+                               const machine::Machine& machine) {
+  std::vector<int64_t> count(tasks.works.size(), 0);
   for (const auto& list : tasks.lists)
     for (const ObkTask& task : list) ++count[task.work];
-  const auto workers = static_cast<double>(std::max<size_t>(tasks.lists.size(), 1));
-  for (size_t w = 0; w < tasks.works.size(); ++w)
-    nanos.push_back(std::max({roof_nanos(plan.groups[tasks.works[w].group], machine),
-                              std::ceil(count[w] / workers) * tasks.works[w].task_nanos, 1.0}));
-  return nanos;
+  const auto workers = std::max<int64_t>(static_cast<int64_t>(tasks.lists.size()), 1);
+  std::vector<Need> needs;
+  for (size_t w = 0; w < tasks.works.size(); ++w) {
+    const Work& work = tasks.works[w];
+    const auto rounds = static_cast<double>((count[w] + workers - 1) / workers);
+    needs.push_back(
+        {std::max({roof_nanos(plan.groups[work.group], machine), rounds * work.task_nanos, 1.0}),
+         std::min(count[w], workers)});
+  }
+  return needs;
 }
 
 }  // namespace obelisk::schedule

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "schedule/assign_tasks.h"
-#include "schedule/memory_order.h"
 #include "schedule/schedule.h"
 #include "schedule/storage_box.h"
 
@@ -218,8 +217,8 @@ Status place_by_order(const Graph& graph, const stitch::Plan& plan, const machin
   for (int work = 0; work < dag.size(); ++work)
     for (const int before : plan.groups[tasks.works[work].group].after) dag.add(before, work);
   TRY_STATUS(topological_order(dag));
-  std::vector<double> nanos = kernel_nanos(plan, tasks, machine);
-  for (double& each : nanos) each += machine.costs.graph_node;  // a step along a path costs one
+  std::vector<Need> needs = kernel_needs(plan, tasks, machine);
+  for (Need& each : needs) each.nanos += machine.costs.graph_node;  // a step along a path costs one
   const std::vector<BufferUse> uses = arena_uses(graph, plan, tasks);
   std::vector<Used> all;
   std::vector<int> everybody(dag.size());
@@ -228,7 +227,8 @@ Status place_by_order(const Graph& graph, const stitch::Plan& plan, const machin
     all.push_back({.size = tasks.buffers[use.buffer].room().count,
                    .users = use.lasts ? everybody : use.users,
                    .writers = use.writers});
-  const MemoryOrder order = place_in_order(dag, nanos, all, kAlign);
+  const MemoryOrder order =
+      place_in_order(dag, needs, static_cast<int64_t>(tasks.lists.size()), all, kAlign);
 
   tasks.arena = {order.bytes};
   tasks.waves = order.waves;

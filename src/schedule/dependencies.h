@@ -55,9 +55,9 @@ Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGr
                       const Dag& dag);
 
 /// Places the arena anew for works that are kernels of a graph and run as soon as what they follow
-/// has ended (memory_order.h): in less memory than waves need, by reuse that hardly lengthens the
-/// longest path. Waves become those of the order with the edges of reuse, and lists follow them.
-/// Errors: kBuild, of value_dependencies.
+/// has ended (memory_order.h): little more memory than the sequential plan takes, by reuse that
+/// hardly lengthens the longest path. Waves become those of the order with the edges of reuse, and
+/// lists follow them. Errors: kBuild, of value_dependencies.
 Status place_by_order(const Graph& graph, const stitch::Plan& plan, const machine::Machine& machine,
                       TaskGraph& tasks);
 
