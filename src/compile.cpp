@@ -73,7 +73,7 @@ Status lower(const machine::Machine& machine, const Options& options, Lowered& m
       [&] {
         made.tasks = schedule::build(made.graph, made.plan, machine, strategy);
         return options.orders_kernels()
-                   ? schedule::place_by_order(made.graph, made.plan, made.tasks)
+                   ? schedule::place_by_order(made.graph, made.plan, machine, made.tasks)
                    : ok_status();
       },
       [&] {

@@ -1,7 +1,6 @@
 #include "dispatch.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "compile.h"
 #include "kernel_profiles.h"
@@ -26,20 +25,12 @@ std::vector<schedule::Kernel> kernels_of(const Compilation& made, const machine:
     kernel.kind = classified.kind, kernel.why_kind = classified.why;
     kernels.push_back(std::move(kernel));
   }
-  std::vector<int64_t> tasks_of(program.works.size(), 0);
-  for (const auto& list : program.lists)
-    for (const ObkTask& task : list) ++tasks_of[task.work];
+  const std::vector<schedule::Need> needs = schedule::kernel_needs(made.plan, made.tasks, machine);
   for (const runtime::LaunchReport& launch : made.executable->launches()) {
     schedule::Kernel& kernel = kernels[static_cast<size_t>(launch.work)];
-    const schedule::Work& work = made.tasks.works[static_cast<size_t>(launch.work)];
-    const double roof =
-        schedule::roof_nanos(made.plan.groups[static_cast<size_t>(work.group)], machine);
     kernel.launches = true;
-    kernel.demand = {launch.shared_bytes, launch.threads, launch.registers, launch.ctas};
-    // Its tasks in rounds of all multiprocessors, and no less than what it moves takes.
-    const double rounds = std::ceil(
-        static_cast<double>(tasks_of[static_cast<size_t>(launch.work)]) / std::max(program.sms, 1));
-    kernel.demand.nanos = std::max({roof, rounds * work.task_nanos, 1.0});
+    kernel.demand = {launch.shared_bytes, launch.threads, launch.registers, launch.ctas,
+                     needs[static_cast<size_t>(launch.work)].nanos};
   }
   return kernels;
 }

@@ -77,4 +77,21 @@ double roof_nanos(const Group& group, const machine::Machine& machine) {
          machine.sms;
 }
 
+std::vector<Need> kernel_needs(const stitch::Plan& plan, const TaskGraph& tasks,
+                               const machine::Machine& machine) {
+  std::vector<int64_t> count(tasks.works.size(), 0);
+  for (const auto& list : tasks.lists)
+    for (const ObkTask& task : list) ++count[task.work];
+  const auto workers = std::max<int64_t>(static_cast<int64_t>(tasks.lists.size()), 1);
+  std::vector<Need> needs;
+  for (size_t w = 0; w < tasks.works.size(); ++w) {
+    const Work& work = tasks.works[w];
+    const auto rounds = static_cast<double>((count[w] + workers - 1) / workers);
+    needs.push_back(
+        {std::max({roof_nanos(plan.groups[work.group], machine), rounds * work.task_nanos, 1.0}),
+         std::min(count[w], workers)});
+  }
+  return needs;
+}
+
 }  // namespace obelisk::schedule

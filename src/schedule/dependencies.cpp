@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
-#include "schedule/partial_order_places.h"
+#include "schedule/assign_tasks.h"
+#include "schedule/schedule.h"
 #include "schedule/storage_box.h"
 
 namespace obelisk::schedule {
@@ -230,19 +232,41 @@ Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGr
   return ok_status();
 }
 
-Status place_by_order(const Graph& graph, const stitch::Plan& plan, TaskGraph& tasks) {
+Status place_by_order(const Graph& graph, const stitch::Plan& plan, const machine::Machine& machine,
+                      TaskGraph& tasks) {
   constexpr int64_t kAlign = 64;  // bytes, as elsewhere in the arena
-  TRY(const Dependencies values, value_dependencies(graph, plan, tasks));
-  TRY(const Reachability reaches, Reachability::make(values.dag));
+  TRY(Dependencies values, value_dependencies(graph, plan, tasks));
+  Dag& dag = values.dag;
+  // What a group is said to follow goes first, even where no coordinate meets an element of it.
+  for (int work = 0; work < dag.size(); ++work)
+    for (const int before : plan.groups[tasks.works[work].group].after) dag.add(before, work);
+  TRY_STATUS(topological_order(dag));
+  std::vector<Need> needs = kernel_needs(plan, tasks, machine);
+  for (Need& each : needs) each.nanos += machine.costs.graph_node;  // a step along a path costs one
   const std::vector<BufferUse> uses = arena_uses(graph, plan, tasks);
   std::vector<Used> all;
-  std::vector<int> everybody;
-  for (int work = 0; work < values.dag.size(); ++work) everybody.push_back(work);
+  std::vector<int> everybody(dag.size());
+  std::iota(everybody.begin(), everybody.end(), 0);
   for (const BufferUse& use : uses)
     all.push_back({.size = tasks.buffers[use.buffer].room().count,
-                   .users = use.lasts ? everybody : use.users});
-  tasks.arena = {place_used(all, reaches, kAlign)};
-  for (size_t k = 0; k < uses.size(); ++k) tasks.buffers[uses[k].buffer].offset = {all[k].offset};
+                   .users = use.lasts ? everybody : use.users,
+                   .writers = use.writers});
+  const MemoryOrder order =
+      place_in_order(dag, needs, static_cast<int64_t>(tasks.lists.size()), all, kAlign);
+
+  tasks.arena = {order.bytes};
+  tasks.waves = order.waves;
+  for (size_t w = 0; w < tasks.works.size(); ++w) tasks.works[w].wave = order.wave[w];
+  for (size_t k = 0; k < uses.size(); ++k) {
+    Buffer& buffer = tasks.buffers[uses[k].buffer];
+    buffer.offset = {all[k].offset};
+    buffer.first = order.waves, buffer.last = -1;
+    for (const int user : all[k].users) {
+      buffer.first = std::min(buffer.first, order.wave[user]);
+      buffer.last = std::max(buffer.last, order.wave[user]);
+    }
+  }
+  assign_tasks(plan, static_cast<int>(tasks.lists.size()), false, tasks);
   return ok_status();
 }
 

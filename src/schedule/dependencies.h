@@ -55,10 +55,12 @@ Result<Dependencies> true_dependencies(const Graph& graph, const stitch::Plan& p
 Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks,
                       const Dag& dag);
 
-/// Places the arena anew, so that buffers share bytes only where the partial order of values keeps
-/// them apart, whatever runs beside what: then reuse of memory adds no dependency. Errors: kBuild,
-/// of value_dependencies.
-Status place_by_order(const Graph& graph, const stitch::Plan& plan, TaskGraph& tasks);
+/// Places the arena anew for works that are kernels of a graph and run as soon as what they follow
+/// has ended (memory_order.h): little more memory than the sequential plan takes, by reuse that
+/// hardly lengthens the longest path. Waves become those of the order with the edges of reuse, and
+/// lists follow them. Errors: kBuild, of value_dependencies.
+Status place_by_order(const Graph& graph, const stitch::Plan& plan, const machine::Machine& machine,
+                      TaskGraph& tasks);
 
 /// Works with their predecessors, of the edges that no longer path makes needless, as text.
 std::string print(const Dependencies& dependencies);

@@ -11,6 +11,7 @@
 #include "schedule/dependencies.h"
 #include "schedule/dispatch.h"
 #include "schedule/floor.h"
+#include "schedule/memory_order.h"
 #include "schedule/shadow_run.h"
 #include "schedule/task_graph.h"
 
@@ -40,6 +41,11 @@ std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph&
 /// What a group's nodes take one by one at the machine's rates, all workers at them: what kernels
 /// are ordered by.
 double roof_nanos(const stitch::Group& group, const machine::Machine& machine);
+
+/// What each work needs as a kernel of its own: the time of its tasks in rounds of all workers, and
+/// no less than its roof.
+std::vector<Need> kernel_needs(const stitch::Plan& plan, const TaskGraph& tasks,
+                               const machine::Machine& machine);
 
 /// The folded loops of a body, given where values live.
 Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group);
