@@ -83,23 +83,53 @@ def _efficient_backward(grad: Any, q: Any, k: Any, v: Any, attn_bias: Any, out: 
     return (*made[:3], by_bias)
 
 
+def _cudnn_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, logsumexp: Any, philox_seed: Any, philox_offset: Any, attn_bias: Any,
+                    cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int, dropout_p: float, is_causal: bool, *,
+                    scale: Optional[float] = None) -> Any:
+    return _flash_for_cpu_backward(grad, q, k, v, out, logsumexp, dropout_p, is_causal, attn_mask=attn_bias, scale=scale)
+
+
 def _flash_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, logsumexp: Any, cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int,
                     dropout_p: float, is_causal: bool, philox_seed: Any, philox_offset: Any, *, scale: Optional[float] = None) -> Any:
     return _flash_for_cpu_backward(grad, q, k, v, out, logsumexp, dropout_p, is_causal, scale=scale)
 
 
+def _cudnn_attention(q: Any, k: Any, v: Any, attn_bias: Any, compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False,
+                     return_debug_mask: bool = False, *, scale: Optional[float] = None) -> Any:
+    """What PyTorch takes for attention on a GPU with cuDNN; its exporter has no translation of it."""
+    if dropout_p or return_debug_mask:
+        return NotImplemented
+    if k.shape[1] != q.shape[1]:  # heads that share keys
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = (q * (scale if scale is not None else q.shape[-1] ** -0.5)) @ k.transpose(-2, -1)
+    if is_causal:
+        rows, columns = torch.arange(q.shape[2], device=q.device), torch.arange(k.shape[2], device=q.device)
+        scores = scores.masked_fill(columns > rows[:, None], -torch.inf)
+    if attn_bias is not None:
+        scores = scores + attn_bias
+    out = torch.softmax(scores, -1) @ v
+    sums = torch.logsumexp(scores.float(), -1, keepdim=True) if compute_log_sumexp else None
+    seed = torch.zeros((), dtype=torch.int64, device=q.device)
+    return out, sums, None, None, q.shape[2], k.shape[2], seed, seed, None
+
+
 @functools.cache
 def inference() -> Dict[Any, Callable[..., Any]]:
     """AOTAutograd's table. The exporter's own translation of a batch norm takes it for one in inference always."""
-    return torch._decomp.get_decompositions(
+    known = torch._decomp.get_decompositions(
         [getattr(aten, name) for name in ("_native_batch_norm_legit_functional", "native_batch_norm", "cudnn_batch_norm",
                                           "_batch_norm_with_update_functional") if hasattr(aten, name)])
+    if hasattr(aten, "_scaled_dot_product_cudnn_attention"):
+        known[aten._scaled_dot_product_cudnn_attention.default] = _cudnn_attention
+    return known
 
 
 @functools.cache
 def training() -> Dict[Any, Callable[..., Any]]:
     """AOTAutograd's table for graphs that are trained."""
     known = {op: decomposition for op, decomposition in torch._decomp.decomposition_table.items() if "_backward" in str(op)}
+    if hasattr(aten, "_scaled_dot_product_cudnn_attention_backward"):
+        known[aten._scaled_dot_product_cudnn_attention_backward.default] = _cudnn_backward
     return {
         **inference(),
         **known,
