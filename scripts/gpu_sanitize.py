@@ -142,7 +142,7 @@ UNDERSTOOD = (
 # Programs in turns under a tool are slower than their watchdog would wait.
 SMALL = {"OBELISK_GPU_FEW": "1", "OBELISK_GPU_RUNS": "2", "OBELISK_GPU_PHASES": "10", "OBELISK_GPU_STEPS": "4",
          "OBELISK_LINEINFO": "1", "OBELISK_WATCHDOG_CLOCKS": "1000000000000",
-         "NV_COMPUTE_SANITIZER_MAX_RACECHECK_HAZARDS": "64000000"}
+         "NV_COMPUTE_SANITIZER_MAX_RACECHECK_HAZARDS": "4000000"}
 FULL = "Warning: Maximum number of hazards reached"  # each poll of a word that another thread writes counts as one
 
 

@@ -177,8 +177,11 @@ Status dispatch_kernels(const Options& options, const machine::Machine& machine,
 std::string explain_dispatch(const Compilation& made, bool explain) {
   if (!made.dispatching) return "no graph of kernels\n";
   const Dispatching& all = *made.dispatching;
-  return schedule::print(all.dispatch, all.kernels) +
-         (explain ? schedule::print(all.dependencies) : "");
+  std::string text = schedule::print(all.dispatch, all.kernels);
+  if (made.tasks.arena_one_by_one.count > 0)
+    text += fmt::format("arena {}; {} if kernels ran one after another\n",
+                        to_string(made.tasks.arena), to_string(made.tasks.arena_one_by_one));
+  return text + (explain ? schedule::print(all.dependencies) : "");
 }
 
 }  // namespace obelisk::compiler

@@ -83,13 +83,14 @@ inline constexpr size_t kMostUrgent = 16;      // kernels that are compared
 inline constexpr double kWorthLeaving = 0.99;  // of the time of the plainest dispatch
 inline constexpr double kLongerForMemory = 1.02;  // of the longest path: what sharing bytes may
                                                   // make of it
-inline constexpr double kMoreMemory[] = {         // of the sequential plan's bytes, in turn
-    1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.5, 3};
-inline constexpr double kPackedParts[] = {    // of these, live bytes of a schedule; packing wastes
-    0.8, 0.85, 0.9, 0.95, 1};                 // the rest
-inline constexpr int kPackings = 120;         // tried for one schedule
-inline constexpr int kTurns = 6;              // of them with one measure of what is far in time
-inline constexpr size_t kMostOrdered = 4096;  // buffers that such plans are made for
+// Limits of an arena, by the sequential plan's bytes: each is tried when the one before it would
+// lengthen the longest path by more. A schedule's live bytes are bounded by a part of the limit,
+// for packing wastes some. The first is the goal; the others are steps, not fitted.
+inline constexpr double kMoreMemory[] = {1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.5, 3};
+inline constexpr double kPackedParts[] = {0.8, 0.85, 0.9, 0.95, 1};
+inline constexpr int kPackings = 120;  // tried for one schedule
+inline constexpr int kTurns = 6;       // packings after which gaps half as long count as enough
+inline constexpr size_t kMostOrdered = 4096;  // buffers; of more only the DAG keeps bytes apart
 inline constexpr int64_t kMostBroadcast = 32 << 10;  // bytes of a value that a dataflow program
                                                      // passes on
 inline constexpr int64_t kMostCopies = 48 << 10;     // bytes of all such copies of a worker

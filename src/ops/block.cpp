@@ -309,9 +309,8 @@ std::optional<Block> block_in_place(const Call& call, int64_t pieces) {
     ObkScatterElements params;
     std::memcpy(&params, made->params.data(), sizeof params);
     if (params.update_extent <= kFew) params.ranges = 1;
-    int64_t lines = 1;
-    for (int64_t d = 0; d < params.rank; ++d) lines *= params.update_shape[d];
-    made->name = "scatter_elements_in_place";
+    int64_t lines = 1;  // those that have updates
+    for (int64_t d = 0; d < params.rank; ++d) lines *= params.shape[d] = params.update_shape[d];
     made->params = words_of(params), made->items = lines * params.ranges;
     return made;
   }

@@ -254,7 +254,7 @@ Status place_by_order(const Graph& graph, const stitch::Plan& plan, const machin
   const MemoryOrder order =
       place_in_order(dag, needs, static_cast<int64_t>(tasks.lists.size()), all, kAlign);
 
-  tasks.arena = {order.bytes};
+  tasks.arena = {order.bytes}, tasks.arena_one_by_one = {order.sequential};
   tasks.waves = order.waves;
   for (size_t w = 0; w < tasks.works.size(); ++w) tasks.works[w].wave = order.wave[w];
   for (size_t k = 0; k < uses.size(); ++k) {

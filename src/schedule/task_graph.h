@@ -185,9 +185,10 @@ struct TaskGraph {
   int waves = 0;
   std::vector<std::vector<ObkTask>> lists;  // by worker; ascending waves
   Bytes arena;
-  Bytes scratchpad;       // of a worker; what it was cut for
-  bool dataflow = false;  // no barrier: workers wait for values (schedule/dataflow.h)
-  Bytes copies;           // of a worker's scratchpad memory, for its copies of values
+  Bytes arena_one_by_one;  // if works ran one after another; of place_by_order, else none
+  Bytes scratchpad;        // of a worker; what it was cut for
+  bool dataflow = false;   // no barrier: workers wait for values (schedule/dataflow.h)
+  Bytes copies;            // of a worker's scratchpad memory, for its copies of values
   int64_t task_count() const;
 };
 

@@ -1,6 +1,7 @@
 """Which kernels of a graph may run beside which: --dispatch, --launch-order, --streams, --emit dispatch, --explain dispatch. What is compiled is
 for a GPU that is not here; what a GPU is then given is counted by the driver of launches_test.py."""
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -129,6 +130,13 @@ def test_a_dispatch_is_read_back(obelisk, model, compiled, tmp_path):
     for text in ("{}", "[]", "[", '[{"kernel": 1}]', json.dumps(kernels[:-1]), json.dumps(kernels[::-1])):
         file.write_text(text)
         assert "dispatch" in obelisk("compile", model, *words, code=1).err
+
+
+def test_explain_dispatch_tells_the_arena(obelisk, model):
+    words = ("compile", model, "--target", "sm_90a", "--granularity", "op", "--verify", "off", "--explain", "dispatch")
+    told = re.search(r"^arena (\S+ \S+); (\S+ \S+) if kernels ran one after another$", obelisk(*words, "--dispatch", "opara", code=0).out, re.MULTILINE)
+    assert told and all(re.match(r"[\d.]+ (B|KiB|MiB)$", size) for size in told.groups())
+    assert "one after another" not in obelisk(*words, code=0).out  # waves share bytes by waves
 
 
 def test_explain_dispatch(obelisk, model, compiled):

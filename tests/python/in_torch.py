@@ -530,12 +530,12 @@ def test_training_can_be_left_to_eager():
         assert backend.report().compiled == 0
 
 
-@pytest.mark.parametrize("causal, biased, key_heads", [(False, False, 4), (True, False, 4), (False, True, 2)])
-def test_attention_of_cudnn_is_taken_apart(causal, biased, key_heads):
+@pytest.mark.parametrize("causal, biased, key_heads", [(False, None, 4), (True, None, 4), (False, "added", 2), (False, "seen", 4)])
+def test_attention_of_cudnn_is_decomposed(causal, biased, key_heads):
     """What PyTorch takes on a GPU; the operator itself wants one."""
     from obelisk.torch import _decompositions
-    apart = _decompositions.inference()[torch.ops.aten._scaled_dot_product_cudnn_attention.default]
+    decomposed = _decompositions.inference()[torch.ops.aten._scaled_dot_product_cudnn_attention.default]
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, key_heads, 5, 8), torch.randn(2, key_heads, 5, 8)
-    bias = torch.randn(2, 4, 5, 5) if biased else None
+    bias = {None: None, "added": torch.randn(2, 4, 5, 5), "seen": torch.ones(5, 5, dtype=torch.bool).triu(-2)}[biased]
     wanted = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, enable_gqa=key_heads != 4)
-    same(apart(q, k, v, bias, False, 0.0, causal)[0], wanted)
+    same(decomposed(q, k, v, bias, False, 0.0, causal)[0], wanted)

@@ -42,6 +42,17 @@ def _convolution_backward(
     return by_x, by_w, by_bias
 
 
+def _attention_scores(q: torch.Tensor, k: torch.Tensor, bias: Optional[torch.Tensor], causal: bool, factor: float) -> torch.Tensor:
+    """What softmax is taken of: [batch, heads, rows of q, rows of k]. `bias`: added, or what may be seen."""
+    scores = (q * factor) @ k.transpose(-2, -1)
+    if bias is not None:
+        scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
+    if causal:
+        seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~seen, -torch.inf)
+    return scores
+
+
 def _attention_backward(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Optional[torch.Tensor], out: torch.Tensor, causal: bool,
     scale: Optional[float],
@@ -51,13 +62,7 @@ def _attention_backward(
         return NotImplemented
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     q32, k32, v32, grad32 = (each.float() if each.dtype in (torch.float16, torch.bfloat16) else each for each in (q, k, v, grad))
-    scores = q32 @ k32.transpose(-2, -1) * factor
-    if bias is not None:
-        scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
-    if causal:
-        seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-        scores = scores.masked_fill(~seen, -torch.inf)
-    p = torch.softmax(scores, -1)
+    p = torch.softmax(_attention_scores(q32, k32, bias, causal, factor), -1)
     by_p = grad32 @ v32.transpose(-2, -1)
     by_scores = p * (by_p - (grad32 * out.to(grad32.dtype)).sum(-1, keepdim=True))
     by_q, by_k, by_v = by_scores @ k32 * factor, by_scores.transpose(-2, -1) @ q32 * factor, p.transpose(-2, -1) @ grad32
@@ -101,12 +106,7 @@ def _cudnn_attention(q: Any, k: Any, v: Any, attn_bias: Any, compute_log_sumexp:
         return NotImplemented
     if k.shape[1] != q.shape[1]:  # heads that share keys
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scores = (q * (scale if scale is not None else q.shape[-1] ** -0.5)) @ k.transpose(-2, -1)
-    if is_causal:
-        rows, columns = torch.arange(q.shape[2], device=q.device), torch.arange(k.shape[2], device=q.device)
-        scores = scores.masked_fill(columns > rows[:, None], -torch.inf)
-    if attn_bias is not None:
-        scores = scores + attn_bias
+    scores = _attention_scores(q, k, attn_bias, is_causal, q.shape[-1] ** -0.5 if scale is None else scale)
     out = torch.softmax(scores, -1) @ v
     sums = torch.logsumexp(scores.float(), -1, keepdim=True) if compute_log_sumexp else None
     seed = torch.zeros((), dtype=torch.int64, device=q.device)

@@ -48,9 +48,8 @@ struct ObkScatterNd {
   int64_t extents[OBK_RANK], strides[OBK_RANK]; /* of the indexed axes; strides in slices */
 };
 
-/* Of an output that takes the memory of the data, in place: the parameters of ObkScatterElements,
- * whose items are lines of the updates, each in one of `ranges` pieces of the data's; of
- * ObkScatterNd, as they are. What no update hits is neither read nor written. */
+/* In place, for an output that takes the memory of the data, both lack operand 0 and neither read
+ * nor write what no update hits; of ObkScatterElements `shape` is then that of the updates. */
 
 /* x[count], indices[count] -> output[size]. Indices count in a tensor of `strides`, the output has
  * `to_strides`. An item is one of `ranges` ranges of the output. */

@@ -39,7 +39,7 @@ static inline void fold_into(T* to, int64_t at, const T* updates, int64_t from, 
 template <typename T, typename I>
 static inline void scatter_elements(const int64_t* params, void* const* operands, int64_t item) {
   const ObkScatterElements& p = *(const ObkScatterElements*)params;
-  const T* data = (const T*)operands[0];
+  const T* data = (const T*)operands[0]; /* absent: it lies where the output does */
   const I* indices = (const I*)operands[1];
   const T* updates = (const T*)operands[2];
   T* to = (T*)operands[3];
@@ -54,33 +54,9 @@ static inline void scatter_elements(const int64_t* params, void* const* operands
     update_base += at * p.update_strides[d];
     hit = hit && at < p.update_shape[d];
   }
-  for (int64_t i = low; i < high; ++i) to[base + i * p.stride] = data[base + i * p.stride];
+  for (int64_t i = data ? low : high; i < high; ++i)
+    to[base + i * p.stride] = data[base + i * p.stride];
   for (int64_t i = 0; hit && i < p.update_extent; ++i) {
-    const int64_t from = update_base + i * p.update_stride;
-    int64_t index = (int64_t)indices[from];
-    if (index < 0) index += p.extent;
-    if (index >= low && index < high) fold_into(to, base + index * p.stride, updates, from, p.fold);
-  }
-}
-
-/* operands[0] is absent: the data lies where the output does. */
-template <typename T, typename I>
-static inline void scatter_elements_in_place(const int64_t* params, void* const* operands,
-                                             int64_t item) {
-  const ObkScatterElements& p = *(const ObkScatterElements*)params;
-  const I* indices = (const I*)operands[1];
-  const T* updates = (const T*)operands[2];
-  T* to = (T*)operands[3];
-  const int64_t range = item % p.ranges, low = p.extent * range / p.ranges,
-                high = p.extent * (range + 1) / p.ranges;
-  int64_t line = item / p.ranges, base = 0, update_base = 0;
-  for (int64_t d = p.rank; d-- > 0;) {
-    const int64_t at = line % p.update_shape[d];
-    line /= p.update_shape[d];
-    base += at * p.strides[d];
-    update_base += at * p.update_strides[d];
-  }
-  for (int64_t i = 0; i < p.update_extent; ++i) {
     const int64_t from = update_base + i * p.update_stride;
     int64_t index = (int64_t)indices[from];
     if (index < 0) index += p.extent;

@@ -36,9 +36,6 @@ Run run_of(const Block& block) {
     return wide ? obk::scatter_nd<T, int64_t> : obk::scatter_nd<T, int32_t>;
   if (block.name == "scatter_elements")
     return wide ? obk::scatter_elements<T, int64_t> : obk::scatter_elements<T, int32_t>;
-  if (block.name == "scatter_elements_in_place")
-    return wide ? obk::scatter_elements_in_place<T, int64_t>
-                : obk::scatter_elements_in_place<T, int32_t>;
   return nullptr;
 }
 
