@@ -47,7 +47,7 @@ BIN = next(
 PARTS = ("tests", "models", "run", "bench", "peers", "auto", "profile", "launches", "sanitize")
 QUICK = ("eager", "graph", "copy")  # ways of PyTorch that share a process: nothing is compiled
 XLA_JOBS = 3  # sides of XLA at once: one compiles, with all cores, the others load
-TESTS = ("gpu_test", "gpu_blocks_test", "batch_test", "api_test")
+TESTS = ("gpu_test", "gpu_blocks_test", "batch_test", "instances_test", "api_test")
 A_RUN = re.compile(r"a run: (\d+) kernels, (\d+) copies, (\d+) fills")  # of tensors.py --count
 TENSORS = """graph "tensors" {
   in %0 "x": f32[3,40,64]

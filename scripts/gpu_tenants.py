@@ -6,7 +6,8 @@ answer each, all ways in one run, and whether the answers have the bits of those
 
     serial    whole programs, one after the other (policy fifo)
     streams   whole programs, a stream each (policy streams)
-    narrow    programs for an eighth of the SMs, side by side (policy vliw)
+    narrow    programs for an eighth of the SMs, side by side, a launch each (policy vliw)
+    shared    the same, in one launch where they begin together (super-kernels)
 
 Each way is a process of bench/tenants/tenants.cpp: obelisk::Server with one model a tenant. Networks
 are exported by gpu_models.py, with as many seeds as --seeds (tenant k has the weights of seed k
@@ -44,7 +45,7 @@ NETWORKS = {
     "crnn": ("crnn_b1", "stitch", "mono"),
     "deepfm": ("deepfm_b1", "stitch", "stitch"),
 }
-WAYS = ("serial", "streams", "narrow")
+WAYS = ("serial", "streams", "narrow", "shared")
 EXPORT = """
 import pathlib, sys
 import numpy, torch
@@ -147,13 +148,14 @@ class Run:
         return max(1, self.sms // self.options.tenants)
 
     def measure(self, name, way):
-        sms = self.narrow() if way == "narrow" else self.sms
-        policy = {"serial": "fifo", "streams": "streams", "narrow": "vliw"}[way]
+        sms = self.narrow() if way in ("narrow", "shared") else self.sms
+        policy = {"serial": "fifo", "streams": "streams"}.get(way, "vliw")
         folder = self.work / name
         words = [BIN / "tenants", *(folder / f"{seed}.{sms}.obk" for seed in range(self.options.seeds)),
                  "--inputs", folder, "--tenants", self.options.tenants, "--policy", policy,
                  "--target", self.options.target, "--seconds", self.options.seconds]
         words += ["--widths", sms] if self.options.target != "cpu" else ["--workers", self.sms]
+        words += [] if way == "shared" else ["--no-instances"]
         words += ["--on-device"] if self.options.inputs == "device" and self.options.target != "cpu" else []
         code, out, err = call(words, self.left())
         if not out.strip().startswith("{"):

@@ -2,7 +2,7 @@
 // how long a round of one answer each takes, and whether the answers have the bits of those alone.
 //
 //   tenants MODEL... --inputs DIR [--tenants 8] [--target cuda] [--policy vliw] [--widths 16]
-//           [--seconds 2] [--on-device]
+//           [--seconds 2] [--on-device] [--no-instances]
 //
 // Tenant k has the model k modulo their number. DIR has its inputs, as bytes: k.NAME.bin. One line
 // of JSON: `alone_us` one answer while nobody else asks, `round_us` a round of which every answer
@@ -34,7 +34,7 @@ struct Wanted {
   std::vector<int> widths;
   int tenants = 8, workers = 0;
   double seconds = 2;
-  bool on_device = false;
+  bool on_device = false, instances = true;
 };
 
 std::vector<int> numbers(const std::string& text) {
@@ -69,6 +69,8 @@ Wanted read(int argc, char** argv) {
       wanted.workers = std::stoi(value());
     else if (word == "--seconds")
       wanted.seconds = std::stod(value());
+    else if (word == "--no-instances")
+      wanted.instances = false;
     else if (word == "--on-device")
       wanted.on_device = true;
     else if (word.starts_with("--"))
@@ -153,6 +155,7 @@ class Bench {
       : wanted_(wanted),
         server_({.target = wanted.target,
                  .widths = wanted.widths,
+                 .instances = wanted.instances,
                  .workers = wanted.workers,
                  .policy = wanted.policy,
                  .verify = false}) {}
@@ -182,10 +185,11 @@ class Bench {
     std::printf(
         "], \"tenants\": %d, \"inputs\": \"%s\", \"alone_us\": %.1f, \"round_us\": %.1f, "
         "\"round_p90_us\": %.1f, \"back_to_back_us\": %.1f, \"rounds\": %d, "
-        "\"answers_that_differ\": %d, \"moved_by_nan\": %s, \"partners\": %.2f}\n",
+        "\"answers_that_differ\": %d, \"moved_by_nan\": %s, \"partners\": %.2f, "
+        "\"in_a_launch\": %.2f}\n",
         wanted_.tenants, wanted_.on_device ? "device" : "host", alone, quantile(round_us, 0.5),
         quantile(round_us, 0.9), packed, rounds, differ,
-        moved < 0 ? "null" : std::to_string(moved).c_str(), partners());
+        moved < 0 ? "null" : std::to_string(moved).c_str(), partners(), in_a_launch_);
     return differ + std::max(moved, 0) > 0 ? 1 : 0;
   }
 
@@ -291,12 +295,19 @@ class Bench {
     double count = 0;
     for (const obelisk::Reply& reply : replies) {
       const obelisk::Response response = reply.get();
-      if (response.trace()) count += static_cast<double>(response.trace()->partners.size());
+      if (!response.trace()) continue;
+      count += static_cast<double>(response.trace()->partners.size());
+      const std::string& reason = response.trace()->reason;
+      constexpr std::string_view kShared = "in one launch with ";
+      const size_t at = reason.find(kShared);
+      in_a_launch_ += (at == std::string::npos ? 1 : 1 + std::stod(reason.substr(at + kShared.size()))) /
+                      static_cast<double>(tenants_.size());
     }
     return count / static_cast<double>(tenants_.size());
   }
 
   const Wanted wanted_;
+  double in_a_launch_ = 0;  // runs that share a launch, of one of the last round
   std::optional<GpuMemory> gpu_;
   std::vector<Tenant> tenants_;
   obelisk::Server server_;  // last: ends before what its requests read

@@ -39,6 +39,9 @@ struct ServerOptions {
   std::vector<int> widths;  // of a GPU: SMs that programs are compiled for; empty: all, a half, a
                             // quarter and an eighth. With one an answer has the same bits
                             // whatever else is served
+  bool instances = true;    // of a GPU: requests of models of the same architecture, each with its
+                            // own weights, share a launch where programs for a half of the SMs or
+                            // fewer serve them
   int workers = 0;          // of a CPU: threads that run programs; 0: one a core
   std::string policy = "vliw";  // or fifo, time, streams, edf, batch: to compare with
   bool verify = true;           // answers are compared with the reference before a model is ready

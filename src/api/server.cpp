@@ -131,7 +131,9 @@ Server::Server(const ServerOptions& options) {
              "cpu, cuda, or cuda:N"});
     if (machine.target != "cpu")
       wanted.device =
-          value_or_raise(serve::gpu_device({.index = machine.gpu, .widths = options.widths}));
+          value_or_raise(serve::gpu_device({.index = machine.gpu,
+                                            .instances = options.instances,
+                                            .widths = options.widths}));
     wanted.workers = options.workers, wanted.verify = options.verify,
     wanted.verify_seconds = options.verify_seconds;
     wanted.compiler = options.compiler, wanted.cache = options.cache;

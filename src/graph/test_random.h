@@ -9,9 +9,9 @@
 namespace obelisk::graph {
 
 /// The text with multiples of 1/512 up to `most` in size for @random: the same ones each time,
-/// whatever else the text says.
-inline std::string with_random(std::string text, double most) {
-  std::mt19937 random(11);
+/// whatever else the text says; others by another `seed`.
+inline std::string with_random(std::string text, double most, unsigned seed = 11) {
+  std::mt19937 random(seed);
   std::uniform_int_distribution<int> number(static_cast<int>(-most * 512),
                                             static_cast<int>(most * 512));
   std::string out;

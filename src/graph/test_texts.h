@@ -16,8 +16,8 @@ inline std::string of_type(std::string text, const std::string& type) {
   return text;
 }
 
-inline Result<Graph> parse_random(std::string text, double most) {
-  return parse(with_random(std::move(text), most));
+inline Result<Graph> parse_random(std::string text, double most, unsigned seed = 11) {
+  return parse(with_random(std::move(text), most, seed));
 }
 
 /// Readers behind a reshape of what they read, and readers that spread it.

@@ -9,6 +9,11 @@ Result<std::shared_ptr<const Executable>> load(std::shared_ptr<const Program> pr
                            : load_cpu(std::move(program), options);
 }
 
+Status Context::run_together(std::span<const Run> runs) {
+  for (const Run& each : runs) TRY_STATUS(each.context->run(each.inputs, each.outputs));
+  return ok_status();
+}
+
 Status Context::run_on(std::span<const void* const>, std::span<void* const>, void*) {
   return Error{Code::kUnsupported, "runtime", "a program on the CPU has no streams", "",
                "run() without a stream"};

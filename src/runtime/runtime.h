@@ -34,6 +34,11 @@ struct LoadOptions {
   std::optional<std::chrono::microseconds>
       spin;  // of a GPU: how long a thread that waits for a run polls memory before it sleeps until
              // the run ends; nothing: the driver's way, which spins
+  bool instances =
+      false;  // runs of programs of the same code, each with its own weights, may share a launch
+              // (run_together). On a GPU a kernel's parameters are read from memory then: machine
+              // code that a program brings along is not used, unless there is no device compiler,
+              // and then it shares no launch. On a CPU they run one after the other
   bool watchdog = false;  // spins on a GPU end after two seconds and say what they waited for
   bool every_thread =
       false;  // contexts use all threads asked for, also where fewer are predicted to be faster
@@ -105,12 +110,22 @@ class Executable {
   virtual const DeviceReport* device() const { return nullptr; }
   /// Kernels of a GPU's program, in the order of works' waves; none of a CPU's.
   virtual std::vector<LaunchReport> launches() const { return {}; }
+  /// Of a program whose runs may share a launch with those of others (LoadOptions::instances): what
+  /// programs of the same code have in common. Empty: of none.
+  virtual std::string code() const { return ""; }
   /// The machine code by body (of a GPU: one for all), for a file.
   virtual std::vector<std::string> objects() const = 0;
   /// `threads`: of the CPU, the most workers that run the virtual SMs' lists; 0: as many as there
   /// are SMs, at most one a core. A program so small that handing it over costs more than it saves
   /// gets fewer (LoadOptions::every_thread).
   virtual Result<std::unique_ptr<Context>> context(int threads = 0) const = 0;
+};
+
+/// One of the runs that share a launch: arguments as of Context::run().
+struct Run {
+  Context* context = nullptr;
+  std::span<const void* const> inputs;
+  std::span<void* const> outputs;
 };
 
 /// Memory and workers of one user. One thread at a time; after the first run nothing is allocated.
@@ -124,7 +139,13 @@ class Context {
   /// others may overlap. After a run that failed such memory holds neither the old nor the new
   /// value.
   virtual Status run(std::span<const void* const> inputs, std::span<void* const> outputs) = 0;
-  /// The same on the caller's stream (a CUstream), device pointers only; returns before the work is
+  /// The same for this context and others in one launch, the first of `runs` being this one's; all
+  /// of executables of one code(), and each context once. Returns when the outputs of all are
+  /// there. After an error none of them counts. The GPU has room for all of them at once: SMs that a
+  /// program of one kernel is made for, times the runs. Errors: as of run(); kUsage where the codes
+  /// differ or there is no such room.
+  virtual Status run_together(std::span<const Run> runs);
+  /// The same as run() on the caller's stream (a CUstream), device pointers only; returns before the work is
   /// done. Runs of one context follow each other whatever streams they are given. Errors: kUsage
   /// for a host pointer, kUnsupported where there are no streams.
   virtual Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,

@@ -123,8 +123,10 @@ class CpuWeights : public Weights {
 
 class CpuDevice : public Device {
  public:
-  CpuDevice(int workers, std::string folder)
-      : workers_(workers > 0 ? workers : cores_we_may_use()), folder_(std::move(folder)) {}
+  CpuDevice(int workers, std::string folder, bool instances)
+      : workers_(workers > 0 ? workers : cores_we_may_use()),
+        folder_(std::move(folder)),
+        instances_(instances) {}
   int slots() const override { return workers_; }
   std::string unit() const override { return "workers"; }
   std::string name() const override {
@@ -147,6 +149,7 @@ class CpuDevice : public Device {
   void aim(int, compiler::Options& options) const override {
     options.sms = workers_, options.threads = workers_;
     options.load.every_thread = true;  // the scheduler says how many
+    options.load.instances = instances_;
   }
   Result<machine::Machine> machine(int) const override { return machine::cpu(workers_); }
   Result<std::shared_ptr<Weights>> weights() const override {
@@ -169,12 +172,13 @@ class CpuDevice : public Device {
  private:
   const int workers_;
   const std::string folder_;
+  const bool instances_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Device> cpu_device(int workers, std::string folder) {
-  return std::make_shared<CpuDevice>(workers, std::move(folder));
+std::shared_ptr<const Device> cpu_device(int workers, std::string folder, bool instances) {
+  return std::make_shared<CpuDevice>(workers, std::move(folder), instances);
 }
 
 }  // namespace obelisk::serve

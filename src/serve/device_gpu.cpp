@@ -30,6 +30,7 @@ class GpuDevice : public Device {
       : index_(options.index),
         gpu_(std::move(gpu)),
         widths_(std::move(widths)),
+        instances_(options.instances),
         spins_(options.spin.value_or(
             cores_we_may_use() >=
             2 * (gpu_.sms / *std::min_element(widths_.begin(), widths_.end())))) {}
@@ -51,6 +52,7 @@ class GpuDevice : public Device {
   }
   void aim(int width, compiler::Options& options) const override {
     options.target = gpu_.architecture, options.sms = width;
+    options.load.instances = instances_ && 2 * width <= gpu_.sms;
     options.load.gpu = index_;
     options.load.spin = spins_ ? kRunSpin : std::chrono::microseconds(0);
   }
@@ -81,7 +83,7 @@ class GpuDevice : public Device {
   const int index_;
   const runtime::GpuDescription gpu_;
   const std::vector<int> widths_;
-  const bool spins_;
+  const bool instances_, spins_;
 };
 
 }  // namespace

@@ -103,6 +103,7 @@ struct Launch {
   std::shared_ptr<Variant> variant;
   std::vector<std::unique_ptr<Pending>> requests;
   std::vector<std::string> partners;  // models that ran beside it when it was started
+  size_t instances = 1;               // that share its launch, it among them
 };
 
 class LocalEngine : public Engine {
@@ -121,7 +122,7 @@ class LocalEngine : public Engine {
         busy_(static_cast<size_t>(slots_), false),
         lanes_(device_->threads(options_.policy), device_->spin()),
         mover_(1),
-        alarm_([this] { act([](auto&) {}); }),
+        alarm_([this] { act([](auto&) {}); }, device_->spin()),
         loader_([this] { load_models(); }) {
     if (record_.is_open()) recorder_.emplace(record_, 1, slots_, options_.policy);
   }
@@ -146,13 +147,23 @@ class LocalEngine : public Engine {
   /// What the scheduler decides, under the lock. `here`: where one short run may go that the caller
   /// runs itself when the lock is free again.
   void follow(Answers& answers, std::shared_ptr<Launch>* here = nullptr);
-  void launch(Start start, uint64_t run, Time now, std::shared_ptr<Launch>* here);
+  std::shared_ptr<Launch> prepare(Start start, uint64_t run, Time now);
   bool is_short(const Start& start) const;
   void run(Launch& launch);
+  void run_together(const std::vector<std::shared_ptr<Launch>>& launches);
+  /// A launch that has ended: what its requests are answered, and what was learnt.
+  struct Ended {
+    Launch* launch = nullptr;
+    Status ran = ok_status();
+    std::shared_ptr<std::vector<Tensor>> outputs;
+  };
+  void finish(std::span<Ended> all, Clock::time_point begun, Clock::time_point end);
   void run_each(Launch& launch, Answers& answers);
   void learn(const Launch& launch, Time took);
   void answer(Launch& launch, Pending& request, const std::shared_ptr<std::vector<Tensor>>& outputs,
               int row, int rows, Time ended, Answers& answers) const;
+  Status check_requests(const Launch& launch) const;
+  static void make_outputs(const Launch& launch, int passes, std::vector<Tensor>& outputs);
   Status run_once(const Launch& launch, std::vector<Tensor>& outputs) const;
   void gather(const Launch& launch, Seat& seat, int first, std::vector<const void*>& in) const;
   Trace trace_of(const Launch& launch, const Pending& request, Time ended) const;
@@ -172,6 +183,7 @@ class LocalEngine : public Engine {
   /// A program on several numbers of workers, with how long it takes.
   using Timed = std::vector<std::pair<std::shared_ptr<Variant>, VariantTime>>;
   Result<Timed> time_variants(Program program, const std::string& name);
+  int number_of_code(const std::string& code, int width);
   Status serve_variants(std::unique_lock<std::mutex>& lock, Served& model, const Programs& programs,
                         Timed made);
 
@@ -218,6 +230,7 @@ class LocalEngine : public Engine {
     int batch, width;
   };
   std::deque<Load> loads_;  // batch 0: from the start
+  std::map<std::pair<std::string, int>, int> codes_;  // of programs: by code and width
   std::condition_variable more_loads_, idle_, moved_;
   std::atomic<bool> stop_loading_{false};
 
@@ -286,8 +299,23 @@ void LocalEngine::follow(Answers& answers, std::shared_ptr<Launch>* here) {
     answers.emplace_back(std::move(pending.done), std::move(answer));
     waiting_.erase(found);
   }
-  for (size_t k = 0; k < decisions.starts.size(); ++k)
-    launch(std::move(decisions.starts[k]), first + k, at, here);
+  std::map<int, std::vector<std::shared_ptr<Launch>>> together;
+  for (size_t k = 0; k < decisions.starts.size(); ++k) {
+    Start& start = decisions.starts[k];
+    const int shared = start.launch;
+    const bool runs_here = here && !*here && shared == 0 && is_short(start);
+    std::shared_ptr<Launch> made = prepare(std::move(start), first + k, at);
+    if (shared > 0)
+      together[shared].push_back(std::move(made));
+    else if (runs_here)
+      *here = std::move(made);
+    else
+      lanes_.run([this, made] { run(*made); });
+  }
+  for (auto& [number, launches] : together) {
+    for (const auto& each : launches) each->instances = launches.size();
+    lanes_.run([this, launches] { run_together(launches); });
+  }
   if (decisions.wake != kNever) alarm_.wake_at(epoch_ + decisions.wake);
   for (size_t k = 0; k < by_number_.size(); ++k) {
     const std::shared_ptr<Served> model = by_number_[k];
@@ -306,8 +334,7 @@ bool LocalEngine::is_short(const Start& start) const {
   return start.slots == 1 && start.rows <= time.batch && time.alone < hand_over_;
 }
 
-void LocalEngine::launch(Start start, uint64_t run, Time at, std::shared_ptr<Launch>* here) {
-  const bool runs_here = here && !*here && is_short(start);
+std::shared_ptr<Launch> LocalEngine::prepare(Start start, uint64_t run, Time at) {
   auto made = std::make_shared<Launch>();
   made->run = run, made->started = at;
   made->model = by_number_[static_cast<size_t>(start.model)];
@@ -328,10 +355,7 @@ void LocalEngine::launch(Start start, uint64_t run, Time at, std::shared_ptr<Lau
     waiting_.erase(found);
   }
   made->start = std::move(start);
-  if (runs_here)
-    *here = std::move(made);
-  else
-    lanes_.run([this, made] { this->run(*made); });
+  return made;
 }
 
 /// The inputs of a run: rows from `first` on, as many as the batch has.
@@ -365,20 +389,29 @@ void LocalEngine::gather(const Launch& launch, Seat& seat, int first,
   }
 }
 
-Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs) const {
+Status LocalEngine::check_requests(const Launch& launch) const {
   if (options_.check)
     for (const auto& pending : launch.requests) TRY_STATUS(options_.check(pending->request));
+  return ok_status();
+}
+
+void LocalEngine::make_outputs(const Launch& launch, int passes, std::vector<Tensor>& outputs) {
+  for (const runtime::Port& port : launch.variant->program().executable->program().outputs) {
+    Type type = port.type;
+    if (passes > 1) type.shape[0] *= passes;
+    outputs.push_back(Tensor::allocate(type));
+  }
+}
+
+Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs) const {
+  TRY_STATUS(check_requests(launch));
   TRY(std::unique_ptr<Seat> seat, launch.variant->take());
   std::vector<const void*> in;
   std::vector<void*> out;
   // Whole batches, the last of which may have rows that nobody asked for.
   const int batch = launch.variant->batch(),
             passes = launch.model->programs->joins() ? (launch.start.rows + batch - 1) / batch : 1;
-  for (const runtime::Port& port : launch.variant->program().executable->program().outputs) {
-    Type type = port.type;
-    if (passes > 1) type.shape[0] *= passes;
-    outputs.push_back(Tensor::allocate(type));
-  }
+  make_outputs(launch, passes, outputs);
   Status status = ok_status();
   for (int pass = 0; pass < passes && status.ok(); ++pass) {
     in.clear(), out.clear();
@@ -394,53 +427,106 @@ Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs)
 
 /// One run for all requests of a launch.
 void LocalEngine::run(Launch& launch) {
-  Answers answers;
   const auto begun = Clock::now();
-  auto outputs = std::make_shared<std::vector<Tensor>>();
-  const Status ran = caught([&] { return run_once(launch, *outputs); });
-  const auto end = Clock::now();
-  const Time ended = end - epoch_;
-  const bool lost = !ran.ok() && device_->ends_with(ran.error());
-  uint64_t failed = 0;
-  if (ran.ok()) {
-    int row = 0;
-    for (size_t k = 0; k < launch.requests.size(); ++k) {
-      const int rows = launch.start.jobs[k].rows;
-      answer(launch, *launch.requests[k], outputs, row, rows, ended, answers);
-      row += rows;
+  Ended ended{.launch = &launch, .outputs = std::make_shared<std::vector<Tensor>>()};
+  ended.ran = caught([&] { return run_once(launch, *ended.outputs); });
+  finish({&ended, 1}, begun, Clock::now());
+}
+
+/// One launch for the runs of several models. Where that fails, each by itself: only who is to
+/// blame fails.
+void LocalEngine::run_together(const std::vector<std::shared_ptr<Launch>>& launches) {
+  const auto begun = Clock::now();
+  struct Instance {
+    std::unique_ptr<Seat> seat;
+    std::vector<const void*> in;
+    std::vector<void*> out;
+  };
+  std::vector<Instance> instances(launches.size());
+  std::vector<Ended> ended;
+  for (const auto& each : launches)
+    ended.push_back({.launch = each.get(), .outputs = std::make_shared<std::vector<Tensor>>()});
+  const auto all = [&]() -> Status {
+    std::vector<runtime::Run> runs;
+    for (size_t k = 0; k < launches.size(); ++k) {
+      const Launch& launch = *launches[k];
+      Instance& instance = instances[k];
+      TRY_STATUS(check_requests(launch));
+      TRY(instance.seat, launch.variant->take());
+      make_outputs(launch, 1, *ended[k].outputs);
+      gather(launch, *instance.seat, 0, instance.in);
+      for (Tensor& output : *ended[k].outputs) instance.out.push_back(output.mutable_data());
+      runs.push_back({instance.seat->context.get(), instance.in, instance.out});
     }
-  } else if (launch.requests.size() > 1 && !lost) {
-    run_each(launch, answers);
-    for (const auto& [done, answer] : answers) failed += answer.outcome != Outcome::kOk;
+    return runs[0].context->run_together(runs);
+  };
+  const Status ran = caught(all);
+  for (size_t k = 0; k < launches.size(); ++k)
+    if (instances[k].seat) launches[k]->variant->give_back(std::move(instances[k].seat));
+  if (ran.ok() || device_->ends_with(ran.error())) {
+    for (Ended& each : ended) each.ran = ran;
   } else {
-    failed = launch.requests.size();
-    for (const auto& pending : launch.requests) {
-      Answer failure = refused(Outcome::kFailed, ran.error());
-      if (pending->request.trace) failure.trace = trace_of(launch, *pending, ended);
-      answers.emplace_back(std::move(pending->done), std::move(failure));
+    for (Ended& each : ended) {
+      each.outputs->clear();
+      each.ran = caught([&] { return run_once(*each.launch, *each.outputs); });
     }
+  }
+  finish(ended, begun, Clock::now());
+}
+
+void LocalEngine::finish(std::span<Ended> all, Clock::time_point begun, Clock::time_point end) {
+  Answers answers;
+  const Time ended = end - epoch_;
+  std::vector<uint64_t> failed;  // requests, by launch
+  const Error* lost = nullptr;
+  for (Ended& each : all) {
+    Launch& launch = *each.launch;
+    if (!each.ran.ok() && device_->ends_with(each.ran.error())) lost = &each.ran.error();
+    const size_t before = answers.size();
+    if (each.ran.ok()) {
+      int row = 0;
+      for (size_t k = 0; k < launch.requests.size(); ++k) {
+        const int rows = launch.start.jobs[k].rows;
+        answer(launch, *launch.requests[k], each.outputs, row, rows, ended, answers);
+        row += rows;
+      }
+    } else if (launch.requests.size() > 1 && !lost) {
+      run_each(launch, answers);
+    } else {
+      for (const auto& pending : launch.requests) {
+        Answer failure = refused(Outcome::kFailed, each.ran.error());
+        if (pending->request.trace) failure.trace = trace_of(launch, *pending, ended);
+        answers.emplace_back(std::move(pending->done), std::move(failure));
+      }
+    }
+    failed.push_back(static_cast<uint64_t>(
+        std::count_if(answers.begin() + static_cast<std::ptrdiff_t>(before), answers.end(),
+                      [](const auto& one) { return one.second.outcome != Outcome::kOk; })));
   }
   Answers late;
   {
     std::lock_guard lock(mutex_);
     if (lost) {
-      lose(ran.error());
-      fail_waiting([](const Served&) { return true; }, ran.error(), late);
+      lose(*lost);
+      fail_waiting([](const Served&) { return true; }, *lost, late);
     }
-    ModelCounts& counts = launch.model->counts;
-    counts.ok += launch.requests.size() - failed, counts.failed += failed;
-    ++counts.launches, counts.rows += static_cast<uint64_t>(launch.start.rows);
-    for (size_t k = 0; k < launch.requests.size(); ++k) {
-      const Job& job = launch.start.jobs[k];
-      counts.queued += launch.started - launch.requests[k]->arrival,
-          counts.ran += ended - launch.started;
-      if (job.deadline == kNever) continue;
-      ++counts.with_deadline, counts.in_time += ended <= job.deadline;
+    for (size_t each = 0; each < all.size(); ++each) {
+      const Launch& launch = *all[each].launch;
+      ModelCounts& counts = launch.model->counts;
+      counts.ok += launch.requests.size() - failed[each], counts.failed += failed[each];
+      ++counts.launches, counts.rows += static_cast<uint64_t>(launch.start.rows);
+      for (size_t k = 0; k < launch.requests.size(); ++k) {
+        const Job& job = launch.start.jobs[k];
+        counts.queued += launch.started - launch.requests[k]->arrival,
+            counts.ran += ended - launch.started;
+        if (job.deadline == kNever) continue;
+        ++counts.with_deadline, counts.in_time += ended <= job.deadline;
+      }
+      for (const int lane : launch.lanes) busy_[static_cast<size_t>(lane)] = false;
+      learn(launch, end - begun);
+      window_.finish(launch.run, end - begun, options_.policy);
+      if (recorder_) recorder_->finish(launch.run, end - begun);
     }
-    for (const int lane : launch.lanes) busy_[static_cast<size_t>(lane)] = false;
-    learn(launch, end - begun);
-    window_.finish(launch.run, end - begun, options_.policy);
-    if (recorder_) recorder_->finish(launch.run, end - begun);
     follow(late);
   }
   for (Answers* each : {&answers, &late})
@@ -520,6 +606,8 @@ Trace LocalEngine::trace_of(const Launch& launch, const Pending& request, Time e
   if (launch.start.slack != kNever) trace.slack = launch.start.slack;
   trace.reason = to_string(launch.start.why);
   if (launch.start.held) trace.reason += "; it had waited for partners";
+  if (launch.instances > 1)
+    trace.reason += fmt::format("; in one launch with {} of other models", launch.instances - 1);
   return trace;
 }
 
@@ -853,6 +941,11 @@ void LocalEngine::load_models() {
   }
 }
 
+int LocalEngine::number_of_code(const std::string& code, int width) {
+  std::lock_guard lock(mutex_);
+  return codes_.try_emplace({code, width}, static_cast<int>(codes_.size())).first->second;
+}
+
 Result<LocalEngine::Timed> LocalEngine::time_variants(Program program, const std::string& name) {
   constexpr Time kBudget{30'000'000};  // of measuring one
   constexpr double kWorth = 0.95;      // a wider program must take less of the narrower one's time
@@ -876,7 +969,9 @@ Result<LocalEngine::Timed> LocalEngine::time_variants(Program program, const std
         static_cast<double>(times.beside.count()) > kWorth * static_cast<double>(narrower.count()))
       continue;
     narrower = std::min(narrower, times.beside);
-    made.emplace_back(variant, VariantTime{program.batch, width, times.alone, times.beside});
+    const std::string code = program.executable->code();
+    made.emplace_back(variant, VariantTime{program.batch, width, times.alone, times.beside,
+                                           code.empty() ? -1 : number_of_code(code, width)});
   }
   return made;
 }

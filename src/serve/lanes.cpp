@@ -66,7 +66,8 @@ void Lanes::loop() {
   }
 }
 
-Alarm::Alarm(std::function<void()> rings) : rings_(std::move(rings)), thread_([this] { loop(); }) {}
+Alarm::Alarm(std::function<void()> rings, std::chrono::microseconds spin)
+    : rings_(std::move(rings)), spin_(spin), thread_([this] { loop(); }) {}
 
 Alarm::~Alarm() {
   {
@@ -91,7 +92,13 @@ void Alarm::loop() {
       changed_.wait(lock);
     } else if (Clock::now() < *at_) {
       const Clock::time_point until = *at_;
-      changed_.wait_until(lock, until);
+      if (until - Clock::now() > spin_) {
+        changed_.wait_until(lock, until - spin_);
+      } else {
+        lock.unlock();
+        while (Clock::now() < until) spin_pause();
+        lock.lock();
+      }
     } else {
       at_.reset();
       lock.unlock();

@@ -42,13 +42,15 @@ class Lanes {
 class Alarm {
  public:
   using Clock = std::chrono::steady_clock;
-  explicit Alarm(std::function<void()> rings);
+  /// `spin`: so long before a time the thread polls the clock instead of sleeping.
+  explicit Alarm(std::function<void()> rings, std::chrono::microseconds spin = {});
   ~Alarm();
   void wake_at(Clock::time_point at);
 
  private:
   void loop();
   std::function<void()> rings_;
+  const std::chrono::microseconds spin_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Clock::time_point> at_;

@@ -19,11 +19,11 @@ std::string text_of(const Admission& admission) {
 }
 
 std::string text_of(const Policy& p) {
-  return fmt::format("{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {} {}",
+  return fmt::format("{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {} {} {:d} {}",
                      to_string(p.kind), static_cast<int>(p.drop), p.admit_by_load ? 1 : 0,
                      p.streams, p.batches, p.narrow, p.foresee, p.hold, p.reserve, p.shares,
                      p.margin, p.straggler, p.patience.count(), p.share_slack.count(),
-                     p.best_effort.count(), p.promise);
+                     p.best_effort.count(), p.promise, p.instances, p.gather.count());
 }
 
 bool read(std::istream& in, Time& time) {
@@ -43,8 +43,12 @@ bool read(std::istream& in, Policy& p) {
   in >> drop >> p.admit_by_load >> p.streams >> p.batches >> p.narrow >> p.foresee >> p.hold >>
       p.reserve >> p.shares >> p.margin >> p.straggler;
   p.drop = static_cast<Drop>(drop);
-  return in && read(in, p.patience) && read(in, p.share_slack) && read(in, p.best_effort) &&
-         in >> p.promise;
+  if (!in || !read(in, p.patience) || !read(in, p.share_slack) || !read(in, p.best_effort) ||
+      !(in >> p.promise))
+    return false;
+  // Records of before launches were shared end here.
+  if (!(in >> p.instances)) return p.instances = false, true;
+  return read(in, p.gather);
 }
 
 bool read(std::istream& in, Job& job) {
@@ -63,8 +67,8 @@ bool read(std::istream& in, ModelTimes& times) {
     }
     VariantTime variant;
     long long alone = 0, beside = 0;
-    if (std::sscanf(word.c_str(), "%d:%d:%lld:%lld", &variant.batch, &variant.width, &alone,
-                    &beside) != 4 ||
+    if (std::sscanf(word.c_str(), "%d:%d:%lld:%lld:%d", &variant.batch, &variant.width, &alone,
+                    &beside, &variant.code) < 4 ||
         variant.batch < 1 || variant.width < 1)
       return false;
     variant.alone = Time(alone), variant.beside = Time(beside);
@@ -83,6 +87,7 @@ std::string text_of(const Decisions& decisions) {
   for (const Start& start : decisions.starts) {
     text += fmt::format("start {} {} {} {} {}", start.machine, start.model, start.variant,
                         start.slots, static_cast<int>(start.why));
+    if (start.launch > 0) text += fmt::format(" launch:{}", start.launch);
     for (const Job& job : start.jobs) text += fmt::format(" {}", job.key);
     text += "; ";
   }
@@ -98,8 +103,9 @@ void Recorder::times(int model, const ModelTimes& times) {
   std::string text =
       fmt::format("times {} {}", model, times.bound == Bound::kMemory ? "memory" : "compute");
   for (const VariantTime& variant : times.variants)
-    text += fmt::format(" {}:{}:{}:{}", variant.batch, variant.width, variant.alone.count(),
-                        variant.beside.count());
+    text += fmt::format(" {}:{}:{}:{}{}", variant.batch, variant.width, variant.alone.count(),
+                        variant.beside.count(),
+                        variant.code < 0 ? "" : fmt::format(":{}", variant.code));
   if (times.away > Time(0)) text += fmt::format(" away:{}", times.away.count());
   text += " |";
   for (const Time time : times.streams) text += fmt::format(" {}", time.count());

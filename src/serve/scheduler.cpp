@@ -278,6 +278,29 @@ class Deciding {
       for (size_t f = 0; f < next_.size(); ++f)
         if (held_[f]) skipped_[f] = false;  // slots are left over: no reason to hold
     }
+    if (policy_.instances) share_launches();
+  }
+
+  /// Starts of one code on one machine become one launch.
+  void share_launches() {
+    int launches = 0;
+    for (size_t k = 0; k < made_.starts.size(); ++k) {
+      Start& first = made_.starts[k];
+      if (first.launch > 0 || !shares(first)) continue;
+      for (size_t other = k + 1; other < made_.starts.size(); ++other) {
+        Start& start = made_.starts[other];
+        if (start.machine != first.machine || !shares(start) || code(start) != code(first)) continue;
+        if (first.launch == 0) first.launch = ++launches;
+        start.launch = first.launch;
+      }
+    }
+  }
+  const VariantTime& variant_of(const Start& start) const {
+    return model(start.model).variants[static_cast<size_t>(start.variant)];
+  }
+  int code(const Start& start) const { return variant_of(start).code; }
+  bool shares(const Start& start) const {
+    return code(start) >= 0 && passes(variant_of(start), start.rows) == 1;
   }
 
   /// The most urgent that was not looked at yet; false when there is none, or no room.
@@ -346,7 +369,8 @@ class Deciding {
     }
     if (chosen < 0) return false;
     const VariantTime& variant = timed.variants[static_cast<size_t>(chosen)];
-    if (may_hold && others > 0 && waits_for_partner(f, m, variant)) {
+    if ((may_hold && others > 0 && waits_for_partner(f, m, variant)) ||
+        waits_for_instances(f, m, variant)) {
       held_[f] = true;
       return false;
     }
@@ -419,6 +443,31 @@ class Deciding {
     for (const VariantTime& larger : model_of(f).variants)
       if (larger.batch > left_[m] && larger.width == variant.width)
         return now_ + gap + scaled(expected(f, larger), policy_.margin) < head(f).deadline;
+    return false;
+  }
+
+  /// Whether a request of another model whose program has the same code is about to come, so that
+  /// both share a launch. Asks to be woken when it has waited long enough.
+  bool waits_for_instances(size_t f, size_t m, const VariantTime& variant) {
+    const Time until = head(f).arrival + policy_.gather;
+    if (!policy_.instances || variant.code < 0 || now_ >= until) return false;
+    if (head(f).deadline != kNever &&
+        until + scaled(expected(f, variant), policy_.margin) > head(f).deadline)
+      return false;
+    for (size_t other = 0; other < left_.size(); ++other) {
+      if (other == m || left_[other] > 0) continue;
+      const auto& variants = model(static_cast<int>(other)).variants;
+      if (std::none_of(variants.begin(), variants.end(),
+                       [&](const VariantTime& one) { return one.code == variant.code; }))
+        continue;
+      // One that is far overdue is not expected any more.
+      const Time next = window_.next(static_cast<int>(other));
+      if (next == kNever || next > until || now_ - next > window_.gap(static_cast<int>(other)) / 2 ||
+          window_.running_of(static_cast<int>(other)) > 0)
+        continue;
+      wake(until);
+      return true;
+    }
     return false;
   }
 

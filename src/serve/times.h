@@ -19,6 +19,7 @@ struct VariantTime {
   int batch = 1, width = 1;
   Time alone{0};   // of a run while the rest of the machine is empty
   Time beside{0};  // while all other slots are busy; of one with all slots: what runs took of late
+  int code = -1;   // of programs with the same number runs may share a launch; -1: of none
 };
 
 /// What a program waits for most of its time.

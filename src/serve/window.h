@@ -81,6 +81,7 @@ struct Start {
   Time predicted{0}, slack{0};  // slack: of its most urgent request, by that prediction
   Why why = Why::kInTurn;
   bool held = false;  // it waited for partners before
+  int launch = 0;     // starts with the same number, above 0, share a launch
   std::vector<Job> jobs;
 };
 
@@ -141,6 +142,11 @@ class Window {
   Time gap(int model) const {
     return static_cast<size_t>(model) < gaps_.size() ? gaps_[static_cast<size_t>(model)].mean
                                                      : kNever;
+  }
+  /// When the next request of a model is expected, by its gaps; kNever before the second.
+  Time next(int model) const {
+    const Time mean = gap(model);
+    return mean == kNever ? kNever : gaps_[static_cast<size_t>(model)].last + mean;
   }
   /// By what the wait that is predicted for a request of a model is multiplied at admission: 1, and
   /// more where more of those that were admitted missed their deadline than Policy::promise allows.

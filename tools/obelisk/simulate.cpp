@@ -320,13 +320,15 @@ int simulate(const Flags& flags, const SimulateFlags& wanted) {
             {"batches", &options.policy.batches},        {"narrow", &options.policy.narrow},
             {"foresee", &options.policy.foresee},        {"hold", &options.policy.hold},
             {"reserve", &options.policy.reserve},        {"shares", &options.policy.shares},
+            {"instances", &options.policy.instances},
             {"admission", &options.policy.admit_by_load}};
         const auto at = parts.find(part);
         if (part == "promise")
           options.policy.promise = 0;
         else if (at == parts.end())
           return usage(fmt::format("the scheduler has no part '{}'", part),
-                       "batches, narrow, foresee, hold, reserve, shares, admission, promise");
+                       "batches, narrow, foresee, hold, reserve, instances, shares, admission, "
+                       "promise");
         else
           *at->second = false;
       }

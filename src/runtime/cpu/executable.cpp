@@ -15,4 +15,13 @@ Result<std::unique_ptr<Context>> CpuExecutable::context(int threads) const {
   return std::unique_ptr<Context>(new CpuContext(shared_from_this(), chosen));
 }
 
+std::string CpuExecutable::code() const {
+  if (!instances_) return "";
+  std::string all;
+  for (const auto& object : objects_) all += object->bytes();
+  for (const auto* ports : {&program_->inputs, &program_->outputs})
+    for (const Port& port : *ports) all += " " + obelisk::to_string(port.type);
+  return to_string(hash_text(all));
+}
+
 }  // namespace obelisk::runtime::cpu

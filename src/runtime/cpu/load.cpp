@@ -23,7 +23,7 @@ Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return std::shared_ptr<const Executable>(new cpu::CpuExecutable(
-      std::move(program), std::move(objects), std::move(report), options.every_thread));
+      std::move(program), std::move(objects), std::move(report), options));
 }
 
 }  // namespace obelisk::runtime

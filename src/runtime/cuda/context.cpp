@@ -20,7 +20,10 @@ CudaContext::~CudaContext() {
   if (pinned_) driver_.MemFreeHost(pinned_);
   if (watch_) driver_.MemFreeHost(watch_);
   if (ended_) driver_.MemFreeHost(ended_);
-  for (Memory* each : {&arena_, &counter_, &port_table_, &staging_, &aside_}) each->release();
+  for (const auto& [count, graph] : graphs_) driver_.GraphExecDestroy(graph);
+  for (Memory* each :
+       {&arena_, &counter_, &port_table_, &staging_, &aside_, &records_, &table_})
+    each->release();
   --executable_->contexts_;
 }
 
@@ -53,7 +56,7 @@ Status CudaContext::init() {
   TRY_STATUS(port_table_.reserve(static_cast<int64_t>(ports * 8), "the table of ports"));
   if (executable_->options_.watchdog) {
     void* host = nullptr;
-    const size_t bytes = sizeof(ObkWatch) + static_cast<size_t>(p.sms) * sizeof(uint32_t);
+    const size_t bytes = sizeof(ObkWatch) + 2 * static_cast<size_t>(p.sms) * sizeof(uint32_t);
     TRY_STATUS(check(driver_.MemHostAlloc(&host, bytes, kHostMapped), "memory of the watchdog"));
     watch_ = static_cast<ObkWatch*>(memset(host, 0, bytes));
   }
@@ -64,12 +67,10 @@ Status CudaContext::init() {
              .counter = counter_.at(),
              .watch = reinterpret_cast<DevicePointer>(watch_),
              .waves = std::max(p.waves, 1)};
-  if (mono()) {
-    place_shared(executable_->cut_.launches[0], record_);
-    if (ports > obk::kInlinePorts) record_.ports = port_table_.at();
-    return ok_status();
-  }
-  record_.ports = port_table_.at();
+  if (mono()) place_shared(executable_->cut_.launches[0], record_);
+  if (!mono() || of_instances() || ports > obk::kInlinePorts) record_.ports = port_table_.at();
+  if (of_instances()) TRY_STATUS(write_records(stream_, 0));
+  if (mono()) return ok_status();
   TRY(graph_, make_graph(0));
   return check(driver_.GraphUpload(graph_, stream_), "upload the graph");
 }
@@ -111,14 +112,10 @@ Status CudaContext::bind(Handle stream) {
     TRY_STATUS(
         check(driver_.CopyToDeviceAsync(port_table_.at(), ports_.data(), ports_.size() * 8, stream),
               "name the ports"));
+    if (of_instances()) TRY_STATUS(write_records(stream, 0));
     for (const auto& [node, k] : grid_nodes_) {
-      const Launch& launch = executable_->cut_.launches[k];
-      ObkGrid rectangles = grid(launch, 0);
-      ObkPipelinedGemm gemm_record = {};
-      if (launch.pipelined_gemm) {
-        TRY(gemm_record, pipelined_gemm(launch, 0));
-      }
-      void* parameters[] = {launch.pipelined_gemm ? static_cast<void*>(&gemm_record) : &rectangles};
+      TRY(std::vector<std::byte> record, record_of(executable_->cut_.launches[k], 0));
+      void* parameters[] = {record.data()};
       const KernelNode now = node_of(k, parameters);
       TRY_STATUS(check(driver_.GraphSetKernel(graph_, node, &now), "name a kernel's ports"));
     }
@@ -127,13 +124,15 @@ Status CudaContext::bind(Handle stream) {
   return ok_status();
 }
 
-Status CudaContext::launch(Handle stream, Handle graph, DevicePointer stamps) {
+Status CudaContext::launch(Handle stream, Handle graph, DevicePointer stamps, unsigned instances) {
   if (graph) return check(driver_.GraphLaunch(graph, stream), "launch the graph");
   record_.stamps = stamps;
-  void* parameters[] = {&record_};
+  ObkInstances named = instances_of(0, instances);
+  void* parameters[] = {of_instances() ? static_cast<void*>(&named) : &record_};
   const Launch& all = executable_->cut_.launches[0];
   return check(
-      driver_.LaunchCooperative(executable_->functions_[0], static_cast<unsigned>(all.tasks), 1, 1,
+      driver_.LaunchCooperative(executable_->functions_[0], static_cast<unsigned>(all.tasks),
+                                instances, 1,
                                 static_cast<unsigned>(all.threads), 1, 1,
                                 static_cast<unsigned>(all.shared), stream, parameters),
       "launch the program");
@@ -211,7 +210,7 @@ std::string CudaContext::late_tasks(uint64_t want) const {
   const auto sms = static_cast<uint64_t>(p.sms), barriers = static_cast<uint64_t>(p.waves - 1);
   if (!mono() || barriers == 0 || want < sms) return "";
   const uint64_t wave = (want / sms - 1) % barriers + 1;  // that the barrier lets begin
-  const auto* at = reinterpret_cast<const uint32_t*>(watch_ + 1);
+  const auto* at = reinterpret_cast<const uint32_t*>(watch_ + 1) + sms;  // when its clock ran out
   std::string text;
   int64_t first = 0;  // of an SM, among all tasks
   for (uint64_t sm = 0, found = 0; sm < sms && found < 4; ++sm) {
@@ -312,51 +311,67 @@ Status CudaContext::wait_for_stream() {
   return check(driver_.EventSynchronize(sleep_), "run the program");
 }
 
-Status CudaContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
+Status CudaContext::take_inputs(std::span<const void* const> inputs,
+                                std::span<void* const> outputs, Handle stream) {
   const Program& p = program();
+  for (size_t k = 0; k < ports_.size(); ++k) {
+    const bool in = k < inputs.size();
+    const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
+    const int64_t bytes = (in ? p.inputs[k] : p.outputs[k - inputs.size()]).type.bytes();
+    TRY(const bool there, lies_on_device(pointer));
+    if (there) {
+      ports_[k] = reinterpret_cast<DevicePointer>(pointer);
+      continue;
+    }
+    TRY_STATUS(reserve_staging());
+    ports_[k] = staged_[k];
+    if (!in || bytes == 0) continue;
+    char* pinned = static_cast<char*>(pinned_) + offsets_[k];
+    if (pinned != pointer) memcpy(pinned, pointer, static_cast<size_t>(bytes));
+    TRY_STATUS(
+        check(driver_.CopyToDeviceAsync(staged_[k], pinned, static_cast<size_t>(bytes), stream),
+              "copy an input"));
+  }
+  TRY_STATUS(place_ports());
+  TRY_STATUS(bind(stream));
+  return transfer(before_, stream);
+}
+
+Status CudaContext::send_outputs(Handle stream) {
+  const Program& p = program();
+  TRY_STATUS(copies(stream));
+  TRY_STATUS(transfer(behind_, stream));
+  for (size_t k = 0; k < p.outputs.size(); ++k) {
+    const auto bytes = static_cast<size_t>(p.outputs[k].type.bytes());
+    const size_t port = p.inputs.size() + k;
+    if (ports_[port] == staged_[port] && bytes)
+      TRY_STATUS(check(driver_.CopyToHostAsync(static_cast<char*>(pinned_) + offsets_[port],
+                                               staged_[port], bytes, stream),
+                       "copy an output"));
+  }
+  return ok_status();
+}
+
+void CudaContext::hand_out(std::span<void* const> outputs) {
+  const Program& p = program();
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    const size_t port = p.inputs.size() + k;
+    if (ports_[port] == staged_[port] && pinned_)
+      memcpy(outputs[k], static_cast<char*>(pinned_) + offsets_[port],
+             static_cast<size_t>(p.outputs[k].type.bytes()));
+  }
+  has_run_ = true;
+}
+
+Status CudaContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
   TRY_STATUS(admit(inputs, outputs));
   InContext here(gpu_);
   const auto whole = [&]() -> Status {
-    for (size_t k = 0; k < ports_.size(); ++k) {
-      const bool in = k < inputs.size();
-      const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
-      const int64_t bytes = (in ? p.inputs[k] : p.outputs[k - inputs.size()]).type.bytes();
-      TRY(const bool there, lies_on_device(pointer));
-      if (there) {
-        ports_[k] = reinterpret_cast<DevicePointer>(pointer);
-        continue;
-      }
-      TRY_STATUS(reserve_staging());
-      ports_[k] = staged_[k];
-      if (!in || bytes == 0) continue;
-      char* pinned = static_cast<char*>(pinned_) + offsets_[k];
-      if (pinned != pointer) memcpy(pinned, pointer, static_cast<size_t>(bytes));
-      TRY_STATUS(
-          check(driver_.CopyToDeviceAsync(staged_[k], pinned, static_cast<size_t>(bytes), stream_),
-                "copy an input"));
-    }
-    TRY_STATUS(place_ports());
-    TRY_STATUS(bind(stream_));
-    TRY_STATUS(transfer(before_, stream_));
+    TRY_STATUS(take_inputs(inputs, outputs, stream_));
     TRY_STATUS(launch(stream_, graph_, 0));
-    TRY_STATUS(copies(stream_));
-    TRY_STATUS(transfer(behind_, stream_));
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      const auto bytes = static_cast<size_t>(p.outputs[k].type.bytes());
-      const size_t port = inputs.size() + k;
-      if (ports_[port] == staged_[port] && bytes)
-        TRY_STATUS(check(driver_.CopyToHostAsync(static_cast<char*>(pinned_) + offsets_[port],
-                                                 staged_[port], bytes, stream_),
-                         "copy an output"));
-    }
+    TRY_STATUS(send_outputs(stream_));
     TRY_STATUS(wait_for_stream());
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      const size_t port = inputs.size() + k;
-      if (ports_[port] == staged_[port] && pinned_)
-        memcpy(outputs[k], static_cast<char*>(pinned_) + offsets_[port],
-               static_cast<size_t>(p.outputs[k].type.bytes()));
-    }
-    has_run_ = true;
+    hand_out(outputs);
     return ok_status();
   };
   return failed(whole());

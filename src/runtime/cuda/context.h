@@ -2,10 +2,12 @@
 ///
 ///   context.cpp   memory, binding of ports, runs, errors
 ///   graph.cpp     the graph of a program whose granularity is a kernel a work
+///   instances.cpp runs of several contexts in one launch
 ///   timing.cpp    times of whole runs and of tasks
 #pragma once
 
 #include <atomic>
+#include <map>
 
 #include "runtime/cuda/executable.h"
 
@@ -24,6 +26,7 @@ class CudaContext : public Context {
   int number() const { return number_; }  // of the executable's contexts, when it was made
   Status init();
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs) override;
+  Status run_together(std::span<const Run> runs) override;
   Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                 void* stream) override;
   Status wait() override;
@@ -43,16 +46,27 @@ class CudaContext : public Context {
   const Program& program() const { return *executable_->program_; }
   bool mono() const { return program().granularity == machine::Granularity::kMono; }
   static void place_shared(const Launch& launch, ObkProgram& record);
-  Result<Handle> make_graph(DevicePointer stamps);
+  bool of_instances() const { return executable_->options_.instances; }
+  Result<Handle> make_graph(DevicePointer stamps, unsigned instances = 1);
+  Result<std::vector<std::byte>> record_of(const Launch& launch, DevicePointer stamps) const;
+  Status write_records(Handle stream, DevicePointer stamps);
+  ObkInstances instances_of(size_t launch, unsigned instances) const;
+  Status name_instances(std::span<CudaContext* const> contexts);
   ObkGrid grid(const Launch& launch, DevicePointer stamps) const;
   Result<ObkPipelinedGemm> pipelined_gemm(const Launch& launch, DevicePointer stamps) const;
-  KernelNode node_of(size_t launch, void** parameters) const;
+  KernelNode node_of(size_t launch, void** parameters, unsigned instances = 1) const;
   Status reserve_staging();
   /// Whether the context is usable and the pointers are as many and as aligned as the ports want.
   Status admit(std::span<const void* const> inputs, std::span<void* const> outputs);
   Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);
   Status bind(Handle stream);
-  Status launch(Handle stream, Handle graph, DevicePointer stamps);
+  /// The parts of a run: inputs to the GPU; the launch; outputs on their way to the host; and, when
+  /// the stream's work has ended, to the caller.
+  Status take_inputs(std::span<const void* const> inputs, std::span<void* const> outputs,
+                     Handle stream);
+  Status launch(Handle stream, Handle graph, DevicePointer stamps, unsigned instances = 1);
+  Status send_outputs(Handle stream);
+  void hand_out(std::span<void* const> outputs);
   Status copies(Handle stream);
   Status place_ports();
   struct Transfer {
@@ -77,6 +91,12 @@ class CudaContext : public Context {
   Handle last_stream_ = nullptr, sleep_ = nullptr;  // the event that a thread sleeps on
   Handle plain_ = nullptr;  // the graph that graph_ was made of, for the kernels below
   std::vector<std::pair<Handle, size_t>> grid_nodes_;  // nodes that name ports, and their launches
+  // Of a program of instances: the records of its launches, behind the table of ports; where each
+  // lies; where the records of those are that the kernels run, first this one's alone.
+  Memory records_, table_;
+  std::vector<uint64_t> record_at_;
+  std::vector<DevicePointer> named_;
+  std::map<unsigned, Handle> graphs_;  // by instances, from 2 on
   bool has_run_ = false;
   ObkProgram record_ = {};
   std::vector<DevicePointer> ports_, bound_;  // of this run; what the GPU's table holds

@@ -19,6 +19,30 @@ int64_t bytes_of(const std::vector<Port>& ports) {
   return total;
 }
 
+/// What programs have in common whose runs may share launches: machine code, CTAs and shared memory
+/// of each launch, sizes of the arena and the ports. (Addresses and tables are an instance's own.)
+std::string code_of(const Program& program, const std::vector<Image>& images,
+                    const Tables& tables) {
+  std::string all;
+  for (const Image& image : images) all += to_string(hash_text(image.bytes)) + ' ';
+  for (const Launch& launch : tables.launches)
+    all += fmt::format("{}:{}:{}:{}:{} ", launch.body, launch.tasks, launch.ctas, launch.shared,
+                       launch.threads);
+  all += fmt::format("{} {} {} {}", to_string(program.granularity), program.sms,
+                     program.arena.count, tables.map_bytes);
+  for (const auto* ports : {&program.inputs, &program.outputs})
+    for (const Port& port : *ports) all += " " + to_string(port.type);
+  for (const schedule::Dispatched& each : program.dispatch) {
+    all += fmt::format(" {}:{}", each.kernel, each.priority);
+    for (const int before : each.predecessors) all += fmt::format("-{}", before);
+  }
+  for (const WorkRecord& work : program.works)
+    for (const Place& place : work.operands)
+      all += fmt::format(" {}@{}", static_cast<int>(place.kind),
+                         place.kind == BufferKind::kWeight ? -1 : place.index);
+  return to_string(hash_text(all));
+}
+
 }  // namespace
 
 Status CudaExecutable::init(LoadReport report) {
@@ -52,6 +76,7 @@ Status CudaExecutable::init(LoadReport report) {
   device_.bytes_streamed = bytes_of_a_run(p);
   device_.roof_bytes_per_us = machine.bytes_per_sm * 1000.0 * machine.sms;
   report_kernels(p, images_, cut_.launches, device_);
+  if (options_.instances) code_ = code_of(p, images_, cut_);
   TRY_STATUS(check_memory_limit(1));  // also for a GPU that is not here
   if (absent_) return ok_status();
   InContext here(gpu_);
@@ -99,11 +124,12 @@ Status CudaExecutable::on_gpu() {
     TRY_STATUS(check(d.Occupancy(&fits, functions_[0], cut_.launches[0].threads,
                                  static_cast<size_t>(cut_.launches[0].shared)),
                      "ask for the occupancy"));
-    if (fits * gpu_.sms < p.sms)
+    room_ = fits * gpu_.sms;
+    if (room_ < p.sms)
       return Error{
           Code::kDevice, "runtime",
           fmt::format("the program is scheduled for {} multiprocessors, {} can run it at once",
-                      p.sms, fits * gpu_.sms),
+                      p.sms, room_),
           "", "compile it again on this machine"};
   }
   return ok_status();

@@ -32,6 +32,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   const LoadReport& report() const override { return report_; }
   const DeviceReport* device() const override { return &device_; }
   std::vector<LaunchReport> launches() const override;
+  std::string code() const override { return code_; }
   std::vector<std::string> objects() const override {
     std::vector<std::string> entries;
     for (const Image& image : images_) entries.push_back(to_entry(image));
@@ -48,6 +49,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   std::shared_ptr<const Program> program_;
   std::vector<Image> images_;  // by part
   const LoadOptions options_;
+  std::string code_;  // of a program of instances: a hash of images, launches and ports
   LoadReport report_;
   DeviceReport device_;
   Tables cut_;
@@ -56,6 +58,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   std::optional<Error> absent_;    // why there is no GPU to run on
   std::vector<Handle> modules_;    // by part
   std::vector<Handle> functions_;  // by launch
+  int room_ = 0;                   // CTAs of a program of one kernel that run at once
   Memory tasks_, first_, blocks_;
   std::vector<DevicePointer> weights_;    // by number; 0: nobody reads it
   mutable std::atomic<int> contexts_{0};  // that there are now

@@ -66,7 +66,33 @@ Result<ObkPipelinedGemm> CudaContext::pipelined_gemm(const Launch& launch,
   return record;
 }
 
-KernelNode CudaContext::node_of(size_t k, void** parameters) const {
+/// The record of one launch, a kernel's parameter: an ObkProgram, ObkGrid or ObkPipelinedGemm.
+Result<std::vector<std::byte>> CudaContext::record_of(const Launch& launch,
+                                                      DevicePointer stamps) const {
+  const auto bytes_of = [](const auto& record) {
+    const auto* from = reinterpret_cast<const std::byte*>(&record);
+    return std::vector<std::byte>(from, from + sizeof record);
+  };
+  if (launch.pipelined_gemm) {
+    TRY(const ObkPipelinedGemm record, pipelined_gemm(launch, stamps));
+    return bytes_of(record);
+  }
+  if (launch.grid) return bytes_of(grid(launch, stamps));
+  ObkProgram record = record_;
+  if (launch.work < 0) {
+    record.stamps = stamps;
+    return bytes_of(record);
+  }
+  record.tasks += static_cast<uint64_t>(launch.first_task) * sizeof(ObkTask);
+  record.first = 0;
+  place_shared(launch, record);
+  record.waves = launch.tasks;
+  record.stamps =
+      stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp) : 0;
+  return bytes_of(record);
+}
+
+KernelNode CudaContext::node_of(size_t k, void** parameters, unsigned instances) const {
   const Launch& launch = executable_->cut_.launches[k];
   // Where an SM has room for one CTA, that goes on with the next task: it need not begin again.
   const bool alone = launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
@@ -74,7 +100,7 @@ KernelNode CudaContext::node_of(size_t k, void** parameters) const {
                    : alone ? std::min({launch.tasks, executable_->gpu_.sms, program().sms})
                            : launch.tasks;
   return {.function = executable_->functions_[k],
-          .grid = {static_cast<unsigned>(ctas), 1, 1},
+          .grid = {static_cast<unsigned>(ctas), instances, 1},
           .block = {kThreads, 1, 1},
           .shared_bytes = static_cast<unsigned>(launch.shared),
           .parameters = parameters};
@@ -82,7 +108,7 @@ KernelNode CudaContext::node_of(size_t k, void** parameters) const {
 
 /// A kernel a work; every kernel of a wave follows all of the wave before. Independent works are
 /// parallel branches.
-Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
+Result<Handle> CudaContext::make_graph(DevicePointer stamps, unsigned instances) {
   const std::vector<Launch>& launches = executable_->cut_.launches;
   // By place in the dispatch, if there is one: which launch.
   std::vector<size_t> order;
@@ -111,22 +137,13 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
           for (const int work : program().dispatch[place].predecessors)
             before.push_back(of_work[static_cast<size_t>(work)]);
         }
-        ObkProgram record = record_;
-        record.tasks += static_cast<uint64_t>(launch.first_task) * sizeof(ObkTask);
-        record.first = 0;
-        place_shared(launch, record);
-        record.waves = launch.tasks;
-        record.stamps =
-            stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp) : 0;
-        ObkGrid rectangles = launch.grid ? grid(launch, stamps) : ObkGrid{};
-        ObkPipelinedGemm gemm_record = {};
-        if (launch.pipelined_gemm) {
-          TRY(gemm_record, pipelined_gemm(launch, stamps));
+        ObkInstances named = instances_of(k, instances);
+        std::vector<std::byte> record;
+        if (!of_instances()) {
+          TRY(record, record_of(launch, stamps));
         }
-        void* parameters[] = {launch.pipelined_gemm ? static_cast<void*>(&gemm_record)
-                              : launch.grid         ? static_cast<void*>(&rectangles)
-                                                    : &record};
-        const KernelNode node = node_of(k, parameters);
+        void* parameters[] = {of_instances() ? static_cast<void*>(&named) : record.data()};
+        const KernelNode node = node_of(k, parameters, instances);
         Handle made = nullptr;
         TRY_STATUS(check(driver_.GraphAddKernel(&made, graph, nullptr, 0, &node),
                          "add a kernel to the graph"));
@@ -145,14 +162,14 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
                            "give a kernel its priority"));
         }
         if ((launch.grid || launch.pipelined_gemm) && names_ports(program().works[launch.work]) &&
-            !stamps)
+            !stamps && !of_instances())
           grid_nodes_.push_back({made, k});
       }
       return check(driver_.GraphInstantiate(&ready, graph, flags), "make the graph ready");
     };
-    if (!stamps) grid_nodes_.clear();
+    if (!stamps && instances == 1) grid_nodes_.clear();
     const Status added = add();
-    if (added.ok() && !stamps && !grid_nodes_.empty())
+    if (added.ok() && !stamps && instances == 1 && !grid_nodes_.empty())
       plain_ = graph;  // its nodes name the kernels that learn where ports are
     else
       driver_.GraphDestroy(graph);

@@ -11,7 +11,9 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
   const auto start = std::chrono::steady_clock::now();
   LoadReport report;
   std::vector<Image> images;
-  if (!program->objects.empty() && program->objects.size() != 1 &&
+  if (!program->objects.empty() && options.instances && find_nvrtc().ok())
+    report.not_carried = "its device code shares no launches";
+  else if (!program->objects.empty() && program->objects.size() != 1 &&
       program->objects.size() != static_cast<size_t>(part_count(*program)))
     report.not_carried = "its device code is in another number of parts";
   else
@@ -35,6 +37,7 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
   if (options.progress) options.progress(1, 1);
   LoadOptions kept = options;
   kept.progress = {}, kept.interrupted = {};  // the caller's own end with this call
+  if (report.carried > 0) kept.instances = false;
   auto executable = std::make_shared<CudaExecutable>(std::move(program), std::move(images), kept);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   TRY_STATUS(executable->init(std::move(report)));

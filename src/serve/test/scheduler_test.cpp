@@ -57,15 +57,21 @@ History history(uint32_t seed) {
     made.machine.models.push_back({"m" + std::to_string(m),
                                    random_times(random, made.machine.slots),
                                    static_cast<double>(pick(random, 1, 4))});
+  if (random() % 2)  // some are of one architecture
+    for (auto& model : made.machine.models)
+      if (random() % 4)
+        for (VariantTime& variant : model.times.variants)
+          variant.code = 100 * variant.batch + variant.width;
   const std::vector<std::string> names = policy_names();
   const int drawn = pick(random, 0, 9);  // half of them the one that has most to go wrong
   made.options.policy = policy_named(names[drawn < 5 ? static_cast<size_t>(drawn) : 5]).value();
   Policy& policy = made.options.policy;
   policy.streams = pick(random, 1, 4);
   for (bool* part : {&policy.batches, &policy.narrow, &policy.hold, &policy.shares, &policy.foresee,
-                     &policy.admit_by_load})
+                     &policy.admit_by_load, &policy.instances})
     *part = random() % 4 != 0;
   policy.reserve = random() % 2 == 0;
+  if (random() % 2) policy.gather = Time(pick(random, 0, 100'000));
   if (random() % 4 == 0) policy.promise = random() % 2 ? 0 : 0.8;
   made.options.machines = pick(random, 1, 3);
   made.options.queue_limit = random() % 4 ? 1024 : pick(random, 1, 8);
@@ -121,9 +127,20 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
                 : Time(0);
         ASSERT_GT(now + quick, given.job.deadline) << "given up too early";
       }
+      std::map<int, const Start*> launches;
       for (const Start& start : decisions.starts) {
         const VariantTime& variant = times.models[static_cast<size_t>(start.model)]
                                          .variants[static_cast<size_t>(start.variant)];
+        if (start.launch > 0) {
+          ASSERT_TRUE(policy.instances && policy.kind == PolicyKind::kVliw);
+          ASSERT_GE(variant.code, 0);
+          ASSERT_LE(start.rows, variant.batch) << "one run each";
+          const Start& first = *launches.try_emplace(start.launch, &start).first->second;
+          ASSERT_EQ(start.machine, first.machine);
+          ASSERT_EQ(variant.code, times.models[static_cast<size_t>(first.model)]
+                                      .variants[static_cast<size_t>(first.variant)]
+                                      .code);
+        }
         free[static_cast<size_t>(start.machine)] -= start.slots;
         ASSERT_GE(free[static_cast<size_t>(start.machine)], 0) << "slots are given twice";
         ++programs[static_cast<size_t>(start.machine)];
@@ -190,8 +207,13 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
             if (one.job.deadline != kNever &&
                 static_cast<double>((one.job.deadline - now).count()) < nanos + 1)
               continue;
+            const Time until = one.job.arrival + policy.gather;
+            const bool gathers =
+                policy.instances && now < until && decisions.wake <= until &&
+                std::any_of(model.variants.begin(), model.variants.end(),
+                            [](const VariantTime& other) { return other.code >= 0; });
             for (const int slots : free)
-              ASSERT_LT(slots, variant.width)
+              ASSERT_TRUE(gathers || slots < variant.width)
                   << "request " << one.job.key << " waits, and there is room for it";
           }
           break;  // of a flow the first is enough: who is behind it is not more urgent
@@ -547,6 +569,76 @@ TEST(Scheduler, HoldsForAPartnerOnlyWhileOthersHaveWork) {
   EXPECT_EQ(first(decide_with(true, 4ms)), 9u) << "it can wait for a partner, the other has work";
   EXPECT_EQ(first(decide_with(false, 4ms)), 3u) << "nobody else wants the slots";
   EXPECT_EQ(first(decide_with(true, 310us)), 3u) << "its slack does not allow to wait";
+}
+
+/// Three models of one code and one of another, eight slots each, on 32.
+Times of_one_code() {
+  Times times;
+  for (const int code : {7, 7, 7, 8}) times.models.push_back({{{1, 8, 1ms, 1ms, code}}});
+  return times;
+}
+
+TEST(Scheduler, ModelsOfOneCodeShareALaunch) {
+  Policy policy = policy_named("vliw").value();
+  policy.gather = 0ms;
+  const Times times = of_one_code();
+  for (const bool instances : {true, false}) {
+    policy.instances = instances;
+    Window window(1, 32);
+    window.add_tenant(1);
+    for (int model = 0; model < 4; ++model)
+      window.arrive({.key = static_cast<uint64_t>(model), .model = model}, policy);
+    const Decisions made = decide(window, times, 0ms, policy);
+    ASSERT_EQ(made.starts.size(), 4u);
+    for (const Start& start : made.starts)
+      EXPECT_EQ(start.launch, instances && start.model < 3 ? 1 : 0) << "model " << start.model;
+  }
+}
+
+// Models 0, 1 and 2 ask every 4 ms. Who comes first waits for the others, but no longer than the
+// policy says, and not for one that has stopped to ask.
+TEST(Scheduler, ARequestWaitsForThoseThatShareItsLaunch) {
+  Policy policy = policy_named("vliw").value();
+  policy.gather = 50us;
+  const Times times = of_one_code();
+  Window window(1, 32);
+  window.add_tenant(1);
+  uint64_t key = 0;
+  const auto run_all = [&](Time now) {
+    const Decisions made = decide(window, times, now, policy);
+    const uint64_t first = window.apply(made, policy, now);
+    for (size_t k = 0; k < made.starts.size(); ++k) window.finish(first + k, 1ms, policy);
+    return made;
+  };
+  for (const Time at : {0ms, 4ms, 8ms})
+    for (int model = 0; model < 3; ++model) {
+      window.arrive({.key = key++, .model = model, .arrival = at}, policy);
+      if (model == 2) run_all(at + 60us);
+    }
+  const auto arrives = [&](int model, Time at, Time deadline = kNever) {
+    window.arrive({.key = key++, .model = model, .arrival = at, .deadline = deadline}, policy);
+  };
+  arrives(0, 12ms);
+  Decisions made = run_all(12ms);
+  EXPECT_TRUE(made.starts.empty());
+  EXPECT_EQ(made.wake, 12ms + 50us);
+  arrives(1, 12ms + 10us), arrives(2, 12ms + 20us);
+  made = run_all(12ms + 20us);
+  ASSERT_EQ(made.starts.size(), 3u);
+  for (const Start& start : made.starts) EXPECT_EQ(start.launch, 1);
+  // Nobody else comes: it goes alone when the time is over.
+  arrives(0, 16ms);
+  EXPECT_TRUE(run_all(16ms).starts.empty());
+  made = run_all(16ms + 50us);
+  ASSERT_EQ(made.starts.size(), 1u);
+  EXPECT_EQ(made.starts[0].launch, 0);
+  // The others are far overdue, or there is no slack: it does not wait.
+  arrives(0, 20ms);
+  EXPECT_EQ(run_all(20ms).starts.size(), 1u);
+  arrives(1, 24ms), arrives(2, 24ms);
+  EXPECT_EQ(run_all(24ms + 60us).starts.size(), 2u);
+  arrives(0, 28ms, 28ms + 1020us);
+  EXPECT_EQ(run_all(28ms).starts.size(), 1u);
 }
 
 TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {

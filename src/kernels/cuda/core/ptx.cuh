@@ -257,6 +257,11 @@ OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, ui
 OBK_DEVICE void fetch_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
+/* Of a map in global memory, by each thread that copies by it: what the host wrote there before the
+ * kernel began is what the copies read. */
+OBK_DEVICE void acquire_map(const void* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
 #else /* nobody calls them: a ring has no pages */
 OBK_DEVICE void mbarrier_init(uint32_t, uint32_t) {}
 OBK_DEVICE void mbarrier_init_fence() {}
@@ -271,6 +276,7 @@ OBK_DEVICE void mbarrier_arrive_dsmem(uint32_t) {}
 OBK_DEVICE void copy_blocks(uint32_t, const void*, int, int, uint32_t) { __trap(); }
 OBK_DEVICE void bulk_prefetch(const void*, uint32_t) {}
 OBK_DEVICE void fetch_map(const void*) {}
+OBK_DEVICE void acquire_map(const void*) {}
 #endif
 /* 16 bytes by one thread, past the first-level cache. */
 OBK_DEVICE void copy16(uint32_t to, const void* from) {

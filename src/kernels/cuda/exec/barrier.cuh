@@ -72,6 +72,9 @@ struct Watchdog {
       out->sm = sm, out->task = task, out->kind = kind;
 #ifdef OBK_DATAFLOW
       if (task == kTaskNow) out->task = task_now();
+#elif defined OBK_MONO
+      volatile uint32_t* const tasks = (volatile uint32_t*)(watch + 1);
+      for (unsigned k = 0; kind == 1 && k < gridDim.x; ++k) tasks[gridDim.x + k] = tasks[k];
 #endif
       out->counter = counter, out->want = want, out->have = have;
       __threadfence_system();

@@ -182,7 +182,8 @@ static __device__ __noinline__ void issue_all_loads(const ObkProgram& program, i
 }  // namespace obk
 
 extern "C" __global__ void __launch_bounds__(obk::kDataflowThreads, 1)
-    obk_program(const __grid_constant__ ObkProgram program) {
+    obk_program(OBK_PARAMETER(ObkProgram)) {
+  const ObkProgram& program = OBK_RECORD(ObkProgram);
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t parts[32];
   __shared__ __align__(16) ObkTask tasks[obk::kTaskPlaces];

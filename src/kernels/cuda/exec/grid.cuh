@@ -55,8 +55,8 @@ static __device__ __forceinline__ void run_grid(const ObkGrid& grid) {
 #define OBK_WAIT_FOR_PREVIOUS() obk::wait_for_previous()
 #define OBK_GRID_KERNEL(name, body, ctas_per_sm, waits)                  \
   extern "C" __global__ void __launch_bounds__(OBK_THREADS, ctas_per_sm) \
-      name(const __grid_constant__ ObkGrid grid) {                       \
-    obk::run_grid<body, waits>(grid);                                    \
+      name(OBK_PARAMETER(ObkGrid)) {                                     \
+    obk::run_grid<body, waits>(OBK_RECORD(ObkGrid));                     \
   }
 
 #endif

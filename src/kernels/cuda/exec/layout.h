@@ -87,8 +87,9 @@ struct ObkStamp {
 static_assert(sizeof(ObkStamp) == 24, "host and device lay out ObkStamp alike");
 
 /* What a spin waited for when its clock ran out; in memory of the host, which outlives a trap.
- * Behind it, of one kernel with barriers, a uint32_t for each SM: the task that it is in or waits
- * to begin, its number plus one. */
+ * Behind it, of one kernel with barriers, two uint32_t for each SM: all SMs' tasks that they are in
+ * or wait to begin, their numbers plus one; then the same as they were when the clock ran out, for
+ * the GPU goes on for a while after a trap. */
 struct ObkWatch {
   uint32_t hit, sm, task, kind; /* kind: 1 the grid barrier, 2 and 3 a page of the ring,
                                    4 another member of a gang, 5 a broadcast word, 6 rows of A */
@@ -118,6 +119,15 @@ struct ObkProgram {
 };
 static_assert(sizeof(ObkProgram) == 104 + 8 * obk::kInlinePorts,
               "host and device lay out ObkProgram alike");
+
+/* The only parameter of a kernel of several instances (OBK_INSTANCES): programs of the same code, each
+ * with tables, weights and memory of its own. Instance blockIdx.y has its record, one of the structs
+ * here, `at` bytes into its records. */
+struct ObkInstances {
+  OBK_DEVICE_POINTER(const uint64_t) records; /* by instance: where its records begin */
+  uint64_t at;
+};
+static_assert(sizeof(ObkInstances) == 16, "host and device lay out ObkInstances alike");
 
 /* The only parameter of a kernel launched as a grid (grid.cuh). */
 struct ObkGrid {

@@ -5,6 +5,10 @@
  *   obk_program          one cooperative launch; the emitted text defines obk_dispatch
  *   OBK_KERNEL(k, body)  an entry for one body; CTAs share the tasks of the launch
  *
+ * With OBK_INSTANCES a launch holds several programs of the same code side by side, one for each
+ * blockIdx.y (ObkInstances, layout.h). What waits for other CTAs waits for those of its own
+ * instance.
+ *
  * A work's body, parameters and operands lie in one block of words, which is copied to shared
  * memory a task ahead; operands become pointers while the CTA signals. So tables hold no
  * address that differs between instances: a table serves all contexts and whatever memory the
@@ -16,6 +20,17 @@
  * What the host lays out stands in layout.h. */
 #ifndef OBK_PROGRAM_CUH
 #define OBK_PROGRAM_CUH
+
+/* A kernel's parameter, and the record that it is or, of several instances, leads to. The records
+ * lie in global memory and do not change while a kernel runs. */
+#ifdef OBK_INSTANCES
+#define OBK_PARAMETER(Record) const __grid_constant__ ObkInstances instances
+#define OBK_RECORD(Record) \
+  (*(const Record*)((const char*)instances.records[blockIdx.y] + instances.at))
+#else
+#define OBK_PARAMETER(Record) const __grid_constant__ Record record
+#define OBK_RECORD(Record) record
+#endif
 
 #include "conv/conv.cuh"
 #include "core/dialect.cuh"
@@ -236,15 +251,15 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
  * registers, and of thirty loads that a thread could have under way it has three. */
 #define OBK_KERNEL(name, body)                                 \
   extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1) \
-      name(const __grid_constant__ ObkProgram program) {       \
-    obk::run_tasks<body>(program);                             \
+      name(OBK_PARAMETER(ObkProgram)) {                        \
+    obk::run_tasks<body>(OBK_RECORD(ObkProgram));              \
   }
 
 /* The same for a body whose CTAs wait for each other, `gang` in a row: a cluster runs at once. */
 #define OBK_CLUSTER_KERNEL(name, body, gang)                                                \
   extern "C" __global__ void __cluster_dims__(gang, 1, 1) __launch_bounds__(OBK_THREADS, 1) \
-      name(const __grid_constant__ ObkProgram program) {                                    \
-    obk::run_tasks<body>(program);                                                          \
+      name(OBK_PARAMETER(ObkProgram)) {                                                     \
+    obk::run_tasks<body>(OBK_RECORD(ObkProgram));                                           \
   }
 
 #ifdef OBK_DATAFLOW
@@ -269,7 +284,8 @@ static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask*
                                                     const int64_t* p, void* const* x, ObkLanes* w);
 
 extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
-    obk_program(const __grid_constant__ ObkProgram program) {
+    obk_program(OBK_PARAMETER(ObkProgram)) {
+  const ObkProgram& program = OBK_RECORD(ObkProgram);
   char* const shared = obk::cta_memory();
   static __shared__ uint64_t parts[32];
   ObkTask* const tasks = obk::task_places();

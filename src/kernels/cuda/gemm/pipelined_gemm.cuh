@@ -318,6 +318,9 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
   }
   if (lane == 0) {
     each_of_warp(warp, here, [&](int) { way.weights(at, bars), way.skip(OBK_THREADS / 32); });
+#ifdef OBK_INSTANCES
+    acquire_map(p.map);
+#endif
     if (warp == OBK_THREADS / 32 - 1) {
       fetch_map(p.map);
       prefetch_next(p);
@@ -570,13 +573,14 @@ static __device__ __forceinline__ void pipelined_gemm_split_k(ObkLanes* w, const
 
 #define OBK_PIPELINED_GEMM_KERNEL(name, body, numbers)         \
   extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1) \
-      name(const __grid_constant__ ObkPipelinedGemm product) { \
-    obk::run_pipelined_gemm<body, numbers>(product);           \
+      name(OBK_PARAMETER(ObkPipelinedGemm)) {                  \
+    obk::run_pipelined_gemm<body, numbers>(                    \
+        OBK_RECORD(ObkPipelinedGemm));                         \
   }
-#define OBK_PIPELINED_GEMM_CLUSTER_KERNEL(name, body, numbers)                                   \
-  extern "C" __global__ void __cluster_dims__(numbers::split_k* numbers::share, 1, 1)            \
-      __launch_bounds__(OBK_THREADS, 1) name(const __grid_constant__ ObkPipelinedGemm product) { \
-    obk::run_pipelined_gemm<body, numbers>(product);                                             \
+#define OBK_PIPELINED_GEMM_CLUSTER_KERNEL(name, body, numbers)                        \
+  extern "C" __global__ void __cluster_dims__(numbers::split_k* numbers::share, 1, 1) \
+      __launch_bounds__(OBK_THREADS, 1) name(OBK_PARAMETER(ObkPipelinedGemm)) {       \
+    obk::run_pipelined_gemm<body, numbers>(OBK_RECORD(ObkPipelinedGemm));             \
   }
 
 #endif

@@ -91,15 +91,17 @@ class Devices : public testing::TestWithParam<std::string> {
     std::ofstream(folder_ / name, std::ios::binary) << bytes;
     return (folder_ / name).string();
   }
-  std::shared_ptr<const Device> device(std::vector<int> widths = {132, 16}) const {
-    if (!on_gpu()) return cpu_device(3, folder_.string());
-    auto made = gpu_device({.widths = std::move(widths)});
+  std::shared_ptr<const Device> device(std::vector<int> widths = {132, 16},
+                                       bool instances = false) const {
+    if (!on_gpu()) return cpu_device(3, folder_.string(), instances);
+    auto made = gpu_device({.instances = instances, .widths = std::move(widths)});
     EXPECT_TRUE(made.ok()) << made.error().text();
     return made.value();
   }
   std::unique_ptr<Engine> engine(EngineOptions options = {}, const std::string& policy = "vliw") {
     if (!options.device) options.device = device();
-    options.policy = policy_named(policy).value();
+    const Time gather = options.policy.gather;
+    options.policy = policy_named(policy).value(), options.policy.gather = gather;
     options.verify = false, options.cache = (folder_ / "cache").string();
     return make_engine(std::move(options));
   }
@@ -192,6 +194,62 @@ TEST_P(Devices, EachAnswerIsOfItsOwnInputsAndWeights) {
     });
   for (std::thread& caller : callers) caller.join();
   EXPECT_GT(beside, 0) << "nothing ran beside anything";
+}
+
+// Requests of models of one architecture that wait together are one launch, each with its own
+// weights and inputs; one that fails takes no other with it.
+TEST_P(Devices, ModelsOfOneCodeShareALaunch) {
+  constexpr int kModels = 3, kRows = 8, kRounds = 30;
+  EngineOptions options;
+  options.device = device({16}, true);
+  options.record = (folder_ / "record").string();
+  options.policy.gather = 2ms;  // callers here are slow, and runs long
+  options.check = [](const Request& request) -> Status {
+    if (request.id != "bad") return ok_status();
+    return Error{Code::kUsage, "test", "a bad request"};
+  };
+  auto engine = this->engine(std::move(options));
+  for (int m = 0; m < kModels; ++m) {
+    const std::string name = "m" + std::to_string(m);
+    engine->add({.name = name, .path = write(name, network(kRows, static_cast<uint32_t>(m)))});
+    wait_for(*engine, name);
+  }
+  stub_run_us(10'000);
+  int together = 0, saved = 0, answered = 0, failed = 0;
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    std::vector<std::future<Answer>> answers;
+    for (uint32_t k = 0; k < kModels; ++k) {
+      Request request = ask("m" + std::to_string(k), row(100 * round + k));
+      request.trace = true;
+      if (round % 3 == 2 && k == 1) request.id = "bad";
+      answers.push_back(send(*engine, std::move(request)));
+    }
+    for (uint32_t k = 0; k < kModels; ++k) {
+      const Answer answer = answers[k].get();
+      if (round % 3 == 2 && k == 1) {
+        EXPECT_EQ(answer.outcome, Outcome::kFailed);
+        ++failed;
+        continue;
+      }
+      ASSERT_EQ(answer.outcome, Outcome::kOk) << answer.error->text();
+      EXPECT_TRUE(holds(answer, "same", row(100 * round + k)));
+      EXPECT_TRUE(holds(answer, "weights", weights_of(kRows, k)));
+      ++answered;
+      const bool shared = answer.trace->reason.find("in one launch with") != std::string::npos;
+      together += shared;
+      if (round % 3 != 2) saved += shared;
+    }
+  }
+  EXPECT_EQ(failed, kRounds / 3);
+  EXPECT_GT(together, answered / 4) << "of " << answered;
+  if (on_gpu()) {
+    EXPECT_LE(stub_launches(), answered - saved / 2) << "two or three were one launch";
+  }
+  engine.reset();
+  std::ifstream file(folder_ / "record");
+  const auto again = replay(file);
+  ASSERT_TRUE(again.ok()) << again.error().text();
+  EXPECT_EQ(again->difference, "");
 }
 
 TEST_P(Devices, IdleModelsLeaveAndComeBackWithTheSameWeights) {
