@@ -155,7 +155,7 @@ class Run:
                  "--inputs", folder, "--tenants", self.options.tenants, "--policy", policy,
                  "--target", self.options.target, "--seconds", self.options.seconds]
         words += ["--widths", sms] if self.options.target != "cpu" else ["--workers", self.sms]
-        words += [] if way == "shared" else ["--no-instances"]
+        words += ["--instances"] if way == "shared" else []
         words += ["--on-device"] if self.options.inputs == "device" and self.options.target != "cpu" else []
         code, out, err = call(words, self.left())
         if not out.strip().startswith("{"):

@@ -2,7 +2,7 @@
 // how long a round of one answer each takes, and whether the answers have the bits of those alone.
 //
 //   tenants MODEL... --inputs DIR [--tenants 8] [--target cuda] [--policy vliw] [--widths 16]
-//           [--seconds 2] [--on-device] [--no-instances]
+//           [--seconds 2] [--on-device] [--instances]
 //
 // Tenant k has the model k modulo their number. DIR has its inputs, as bytes: k.NAME.bin. One line
 // of JSON: `alone_us` one answer while nobody else asks, `round_us` a round of which every answer
@@ -34,7 +34,7 @@ struct Wanted {
   std::vector<int> widths;
   int tenants = 8, workers = 0;
   double seconds = 2;
-  bool on_device = false, instances = true;
+  bool on_device = false, instances = false;
 };
 
 std::vector<int> numbers(const std::string& text) {
@@ -69,8 +69,8 @@ Wanted read(int argc, char** argv) {
       wanted.workers = std::stoi(value());
     else if (word == "--seconds")
       wanted.seconds = std::stod(value());
-    else if (word == "--no-instances")
-      wanted.instances = false;
+    else if (word == "--instances")
+      wanted.instances = true;
     else if (word == "--on-device")
       wanted.on_device = true;
     else if (word.starts_with("--"))
@@ -179,6 +179,7 @@ class Bench {
     }
     const double packed = back_to_back(quantile(round_us, 0.5));
     const int moved = beside_nan();
+    const double beside = partners();
     std::printf("{\"policy\": \"%s\", \"widths\": [", wanted_.policy.c_str());
     for (size_t k = 0; k < wanted_.widths.size(); ++k)
       std::printf("%s%d", k ? ", " : "", wanted_.widths[k]);
@@ -189,7 +190,7 @@ class Bench {
         "\"in_a_launch\": %.2f}\n",
         wanted_.tenants, wanted_.on_device ? "device" : "host", alone, quantile(round_us, 0.5),
         quantile(round_us, 0.9), packed, rounds, differ,
-        moved < 0 ? "null" : std::to_string(moved).c_str(), partners(), in_a_launch_);
+        moved < 0 ? "null" : std::to_string(moved).c_str(), beside, in_a_launch_);
     return differ + std::max(moved, 0) > 0 ? 1 : 0;
   }
 
@@ -300,8 +301,9 @@ class Bench {
       const std::string& reason = response.trace()->reason;
       constexpr std::string_view kShared = "in one launch with ";
       const size_t at = reason.find(kShared);
-      in_a_launch_ += (at == std::string::npos ? 1 : 1 + std::stod(reason.substr(at + kShared.size()))) /
-                      static_cast<double>(tenants_.size());
+      in_a_launch_ +=
+          (at == std::string::npos ? 1 : 1 + std::stod(reason.substr(at + kShared.size()))) /
+          static_cast<double>(tenants_.size());
     }
     return count / static_cast<double>(tenants_.size());
   }

@@ -39,7 +39,7 @@ struct ServerOptions {
   std::vector<int> widths;  // of a GPU: SMs that programs are compiled for; empty: all, a half, a
                             // quarter and an eighth. With one an answer has the same bits
                             // whatever else is served
-  bool instances = true;    // of a GPU: requests of models of the same architecture, each with its
+  bool instances = false;   // of a GPU: requests of models of the same architecture, each with its
                             // own weights, share a launch where programs for a half of the SMs or
                             // fewer serve them
   int workers = 0;          // of a CPU: threads that run programs; 0: one a core

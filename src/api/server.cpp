@@ -130,10 +130,8 @@ Server::Server(const ServerOptions& options) {
              fmt::format("'{}' is no device that a server runs on", options.target), "",
              "cpu, cuda, or cuda:N"});
     if (machine.target != "cpu")
-      wanted.device =
-          value_or_raise(serve::gpu_device({.index = machine.gpu,
-                                            .instances = options.instances,
-                                            .widths = options.widths}));
+      wanted.device = value_or_raise(serve::gpu_device(
+          {.index = machine.gpu, .instances = options.instances, .widths = options.widths}));
     wanted.workers = options.workers, wanted.verify = options.verify,
     wanted.verify_seconds = options.verify_seconds;
     wanted.compiler = options.compiler, wanted.cache = options.cache;

@@ -40,7 +40,7 @@ GridText emit_grid(const stitch::Group& group, const schedule::Work& work,
     geometry =
         fmt::format("1, {0}, 1, 1, 1, 1, 1, 1, 0, 0, {0}, 1, {1}, {2}, {1}", rows, rows * row, row);
   }
-  shape.type = static_cast<int32_t>(type);
+  shape.type = static_cast<int32_t>(type), shape.y_pixel = pitch;
   const std::string of =
       fmt::format("({}, g, {}, {}, {}, {}, {}, {});\n", tile_type(shape.type), shape.in_channels,
                   geometry, work.tile_rows, work.tile_columns, pitch, work.tasks_per_worker());
@@ -54,8 +54,7 @@ GridText emit_grid(const stitch::Group& group, const schedule::Work& work,
       storage_name(type), x, offset, x + 1);
   text.ahead += "  OBK_CONV_GRID_BEGIN" + of + "  OBK_WAIT_FOR_PREVIOUS();\n";
   text.tile = "  OBK_CONV_GRID_TILE" + of;
-  text.scratch = (std::max(work.tile_rows * pitch * 4, tiles.conv.scratch_bytes(&shape)) + 63) /
-                 64 * 64;  // sums lie where stages lay
+  text.scratch = (tiles.conv.scratch_bytes(&shape) + 63) / 64 * 64;  // sums lie where stages lay
   return text;
 }
 

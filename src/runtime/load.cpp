@@ -9,8 +9,8 @@ Result<std::shared_ptr<const Executable>> load(std::shared_ptr<const Program> pr
                            : load_cpu(std::move(program), options);
 }
 
-Status Context::run_together(std::span<const Run> runs) {
-  for (const Run& each : runs) TRY_STATUS(each.context->run(each.inputs, each.outputs));
+Status Context::run_together(std::span<const SharedRun> runs) {
+  for (const SharedRun& each : runs) TRY_STATUS(each.context->run(each.inputs, each.outputs));
   return ok_status();
 }
 

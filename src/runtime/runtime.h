@@ -122,7 +122,7 @@ class Executable {
 };
 
 /// One of the runs that share a launch: arguments as of Context::run().
-struct Run {
+struct SharedRun {
   Context* context = nullptr;
   std::span<const void* const> inputs;
   std::span<void* const> outputs;
@@ -141,13 +141,13 @@ class Context {
   virtual Status run(std::span<const void* const> inputs, std::span<void* const> outputs) = 0;
   /// The same for this context and others in one launch, the first of `runs` being this one's; all
   /// of executables of one code(), and each context once. Returns when the outputs of all are
-  /// there. After an error none of them counts. The GPU has room for all of them at once: SMs that a
-  /// program of one kernel is made for, times the runs. Errors: as of run(); kUsage where the codes
-  /// differ or there is no such room.
-  virtual Status run_together(std::span<const Run> runs);
-  /// The same as run() on the caller's stream (a CUstream), device pointers only; returns before the work is
-  /// done. Runs of one context follow each other whatever streams they are given. Errors: kUsage
-  /// for a host pointer, kUnsupported where there are no streams.
+  /// there. After an error none of them counts. The GPU has room for all of them at once: SMs that
+  /// a program of one kernel is made for, times the runs. Errors: as of run(); kUsage where the
+  /// codes differ or there is no such room.
+  virtual Status run_together(std::span<const SharedRun> runs);
+  /// The same as run() on the caller's stream (a CUstream), device pointers only; returns before
+  /// the work is done. Runs of one context follow each other whatever streams they are given.
+  /// Errors: kUsage for a host pointer, kUnsupported where there are no streams.
   virtual Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                         void* stream);
   /// Until all runs are done. Errors: kDevice, of one that failed after run_on() had returned.

@@ -75,15 +75,15 @@ class Device {
 
 /// Groups of threads. `workers` 0: one a core. `folder`: for weights that are released; empty: the
 /// system's for temporary files.
-/// `instances`: runs of models of the same code share launches; they run one after the other then, which
-/// gains nothing: for tests.
+/// `instances`: runs of models of the same code share launches; they run one after the other then,
+/// which gains nothing: for tests.
 std::shared_ptr<const Device> cpu_device(int workers, std::string folder = "",
                                          bool instances = false);
 
 struct GpuOptions {
   int index = 0;
   /// Whether programs for a half of the SMs or fewer share launches with others of the same code.
-  bool instances = true;
+  bool instances = false;
   /// SMs that programs are compiled for; empty: all, a half, a quarter and an eighth.
   std::vector<int> widths;
   /// Whether threads that wait spin for a moment; nothing: where each lane has two cores.

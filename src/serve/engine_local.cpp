@@ -229,7 +229,7 @@ class LocalEngine : public Engine {
     std::shared_ptr<Served> model;
     int batch, width;
   };
-  std::deque<Load> loads_;  // batch 0: from the start
+  std::deque<Load> loads_;                            // batch 0: from the start
   std::map<std::pair<std::string, int>, int> codes_;  // of programs: by code and width
   std::condition_variable more_loads_, idle_, moved_;
   std::atomic<bool> stop_loading_{false};
@@ -447,7 +447,7 @@ void LocalEngine::run_together(const std::vector<std::shared_ptr<Launch>>& launc
   for (const auto& each : launches)
     ended.push_back({.launch = each.get(), .outputs = std::make_shared<std::vector<Tensor>>()});
   const auto all = [&]() -> Status {
-    std::vector<runtime::Run> runs;
+    std::vector<runtime::SharedRun> runs;
     for (size_t k = 0; k < launches.size(); ++k) {
       const Launch& launch = *launches[k];
       Instance& instance = instances[k];

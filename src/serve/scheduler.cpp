@@ -289,7 +289,8 @@ class Deciding {
       if (first.launch > 0 || !shares(first)) continue;
       for (size_t other = k + 1; other < made_.starts.size(); ++other) {
         Start& start = made_.starts[other];
-        if (start.machine != first.machine || !shares(start) || code(start) != code(first)) continue;
+        if (start.machine != first.machine || !shares(start) || code(start) != code(first))
+          continue;
         if (first.launch == 0) first.launch = ++launches;
         start.launch = first.launch;
       }
@@ -462,7 +463,8 @@ class Deciding {
         continue;
       // One that is far overdue is not expected any more.
       const Time next = window_.next(static_cast<int>(other));
-      if (next == kNever || next > until || now_ - next > window_.gap(static_cast<int>(other)) / 2 ||
+      if (next == kNever || next > until ||
+          now_ - next > window_.gap(static_cast<int>(other)) / 2 ||
           window_.running_of(static_cast<int>(other)) > 0)
         continue;
       wake(until);

@@ -816,7 +816,7 @@ TEST_P(Contexts, DevicePointersAreUsedInPlaceOnTheCallersStream) {
   Handle streams[2];
   for (Handle& stream : streams) ASSERT_EQ(d.StreamCreate(&stream, kStreamNonBlocking), 0);
   size_t before = 0, after = 0, total = 0;
-  bool took_none = false;  // other processes take memory, too, while this one runs
+  bool took_none = false;         // other processes take memory, too, while this one runs
   for (int k = 0; k < 12; ++k) {  // other memory and another stream each time
     const std::vector<Tensor>& from = inputs[k % 4];
     std::vector<Memory> memory(4);

@@ -1,11 +1,15 @@
-// Runs of programs of the same code in one launch (Context::run_together), each with weights, memory
-// and inputs of its own: the bits of each are those that it has alone. Where no GPU is, the device
-// code is compiled.
+// Runs of programs of the same code in one launch (Context::run_together), each with weights,
+// memory and inputs of its own: the bits of each are those that it has alone. Where no GPU is, the
+// device code is compiled. $OBELISK_GPU_RUNS: rounds; $OBELISK_GPU_NO_WATCHDOG: as users compile,
+// for the watchdog makes some kernels slower.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "compile.h"
 #include "network_texts.h"
@@ -13,7 +17,8 @@
 namespace obelisk::compiler {
 namespace {
 
-using network_texts::encoder, network_texts::pictures, network_texts::steps;
+using network_texts::branches, network_texts::encoder, network_texts::pictures,
+    network_texts::steps;
 
 struct Case {
   const char* name;
@@ -23,32 +28,52 @@ struct Case {
 const Case kCases[] = {{"encoder", encoder, 1},
                        {"encoder_of_five", encoder, 5},  // rows enough for pipelined GEMMs
                        {"pictures", pictures, 1},
-                       {"steps", steps, 1}};
-constexpr int kSms = 16, kModels = 3, kEach = 2;  // contexts of each model
+                       {"steps", steps, 1},
+                       {"branches", branches, 1}};
+constexpr int kSms = 16, kModels = 4, kEach = 2;  // contexts of each model
+constexpr size_t kInputs = 2;                     // that each is run with, in turn
 
 using Bytes = std::vector<std::byte>;
 
-/// One context with an input of its own, and the answer that it gives alone.
+/// One context with inputs of its own, and the answers that it gives alone.
 struct Instance {
   std::shared_ptr<const runtime::Executable> executable;
   std::unique_ptr<runtime::Context> context;
-  Tensor x, wanted, y;
+  std::vector<Tensor> x, wanted;
+  Tensor y;
+  size_t input = 0;  // of this run
   std::vector<const void*> in;
   std::vector<void*> out;
 
   explicit Instance(std::shared_ptr<const runtime::Executable> of, unsigned seed)
-      : executable(std::move(of)),
-        x(Tensor::allocate(executable->program().inputs[0].type)),
-        wanted(Tensor::allocate(executable->program().outputs[0].type)),
-        y(Tensor::allocate(executable->program().outputs[0].type)),
-        in{x.data()},
-        out{y.mutable_data()} {
+      : executable(std::move(of)), y(Tensor::allocate(executable->program().outputs[0].type)) {
     std::mt19937 random(seed);
     std::uniform_real_distribution<double> uniform(-1, 1);
-    for (int64_t k = 0; k < x.count(); ++k) x.set_double(k, uniform(random));
+    for (size_t one = 0; one < kInputs; ++one) {
+      wanted.push_back(Tensor::allocate(y.type()));
+      Tensor& values = x.emplace_back(Tensor::allocate(executable->program().inputs[0].type));
+      for (int64_t k = 0; k < values.count(); ++k) values.set_double(k, uniform(random));
+    }
+  }
+  /// What is given to the next run: another input than the last one's.
+  runtime::SharedRun next() {
+    input = (input + 1) % kInputs;
+    in = {x[input].data()}, out = {y.mutable_data()};
+    memset(y.mutable_data(), 0xff, static_cast<size_t>(y.bytes()));
+    return {context.get(), in, out};
   }
   bool answered() const {
-    return memcmp(y.data(), wanted.data(), static_cast<size_t>(y.bytes())) == 0;
+    return memcmp(y.data(), wanted[input].data(), static_cast<size_t>(y.bytes())) == 0;
+  }
+  /// How the answer differs: elements, the first and the last of them.
+  std::string difference() const {
+    int64_t count = 0, first = -1, last = -1;
+    for (int64_t k = 0; k < y.count(); ++k) {
+      if (y.get_double(k) == wanted[input].get_double(k)) continue;
+      ++count, last = k;
+      if (first < 0) first = k;
+    }
+    return fmt::format("{} of {} elements, {} to {}", count, y.count(), first, last);
   }
 };
 
@@ -68,7 +93,7 @@ TEST_P(Instances, HaveTheBitsOfThoseAlone) {
   const Case& one = kCases[std::get<0>(GetParam())];
   const auto gpu = runtime::describe_gpu(0);
   Options options;
-  options.verify = false, options.load.watchdog = true;
+  options.verify = false, options.load.watchdog = !getenv("OBELISK_GPU_NO_WATCHDOG");
   options.target = gpu.ok() ? gpu->architecture : "sm_90a", options.sms = kSms;
   options.granularity = machine::parse_granularity(std::get<1>(GetParam()));
   std::vector<std::unique_ptr<Instance>> instances;
@@ -85,55 +110,72 @@ TEST_P(Instances, HaveTheBitsOfThoseAlone) {
     auto alone = (*plain)->context();
     ASSERT_TRUE(alone.ok()) << alone.error().text();
     for (unsigned k = 0; k < kEach; ++k) {
-      auto& made = instances.emplace_back(
-          std::make_unique<Instance>(*shared, 100 * model + k));
+      auto& made = instances.emplace_back(std::make_unique<Instance>(*shared, 100 * model + k));
       auto context = (*shared)->context();
       ASSERT_TRUE(context.ok()) << context.error().text();
       made->context = std::move(*context);
-      void* wanted[] = {made->wanted.mutable_data()};
-      ASSERT_TRUE((*alone)->run(made->in, wanted).ok());
-      const Status ran = made->context->run(made->in, made->out);
-      ASSERT_TRUE(ran.ok()) << ran.error().text();
-      EXPECT_TRUE(made->answered()) << "alone, of model " << model;
+      for (size_t one = 0; one < kInputs; ++one) {
+        const void* in[] = {made->x[one].data()};
+        void* wanted[] = {made->wanted[one].mutable_data()};
+        ASSERT_TRUE((*alone)->run(in, wanted).ok());
+      }
+      EXPECT_NE(memcmp(made->wanted[0].data(), made->wanted[1].data(),
+                       static_cast<size_t>(made->y.bytes())),
+                0)
+          << "its inputs are answered alike";
     }
   }
-  EXPECT_NE(memcmp(instances.front()->wanted.data(), instances.back()->wanted.data(),
-                   static_cast<size_t>(instances.front()->wanted.bytes())),
-            0)
-      << "the models answer alike";
+  const char* wished = getenv("OBELISK_GPU_RUNS");
+  const int rounds = wished ? atoi(wished) : 60;
+  // Each alone, and all at once on threads of their own.
+  for (const bool at_once : {false, true}) {
+    std::atomic<int> wrong{0};
+    std::mutex mutex;
+    std::string how;
+    const auto run_one = [&](Instance& each) {
+      for (int round = 0; round < rounds; ++round) {
+        const runtime::SharedRun run = each.next();
+        if (run.context->run(run.inputs, run.outputs).ok() && each.answered()) continue;
+        std::lock_guard lock(mutex);
+        if (++wrong <= 8) how += "\n" + each.difference();
+      }
+    };
+    std::vector<std::thread> threads;
+    for (const auto& each : instances) {
+      threads.emplace_back([&] { run_one(*each); });
+      if (!at_once) threads.back().join(), threads.pop_back();
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, 0) << (at_once ? "at once" : "alone") << how;
+  }
   std::mt19937 random(3);
   std::vector<size_t> order(instances.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  const char* wished = getenv("OBELISK_GPU_RUNS");
-  for (int round = 0; round < (wished ? atoi(wished) : 60); ++round) {
+  for (int round = 0; round < rounds; ++round) {
     std::shuffle(order.begin(), order.end(), random);
     const size_t count = 1 + static_cast<size_t>(round) % order.size();
-    std::vector<runtime::Run> runs;
-    for (size_t k = 0; k < count; ++k) {
-      Instance& each = *instances[order[k]];
-      memset(each.y.mutable_data(), 0xff, static_cast<size_t>(each.y.bytes()));
-      runs.push_back({each.context.get(), each.in, each.out});
-    }
+    std::vector<runtime::SharedRun> runs;
+    for (size_t k = 0; k < count; ++k) runs.push_back(instances[order[k]]->next());
     const Status ran = runs[0].context->run_together(runs);
     ASSERT_TRUE(ran.ok()) << ran.error().text();
     for (size_t k = 0; k < count; ++k)
       EXPECT_TRUE(instances[order[k]]->answered())
-          << "instance " << k << " of " << count << ", round " << round;
+          << "instance " << k << " of " << count << ", round " << round << ": "
+          << instances[order[k]]->difference();
   }
   // Alone again, behind the others' streams.
   for (const auto& each : instances) {
-    memset(each->y.mutable_data(), 0xff, static_cast<size_t>(each->y.bytes()));
-    ASSERT_TRUE(each->context->run(each->in, each->out).ok());
+    const runtime::SharedRun run = each->next();
+    ASSERT_TRUE(run.context->run(run.inputs, run.outputs).ok());
     EXPECT_TRUE(each->answered());
   }
-  const runtime::Run twice[] = {{instances[0]->context.get(), instances[0]->in, instances[0]->out},
-                                {instances[0]->context.get(), instances[0]->in, instances[0]->out}};
+  const runtime::SharedRun again = instances[0]->next(), twice[] = {again, again};
   const Status refused = instances[0]->context->run_together(twice);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kUsage);
 }
 INSTANTIATE_TEST_SUITE_P(Networks, Instances,
-                         testing::Combine(testing::Values(0, 1, 2, 3),
+                         testing::Combine(testing::Values(0, 1, 2, 3, 4),
                                           testing::Values("mono", "stitch", "op")),
                          [](const auto& all) {
                            return fmt::format("{}_{}", kCases[std::get<0>(all.param)].name,
@@ -156,7 +198,7 @@ TEST(InstancesRefused, WithoutTheOption) {
     ASSERT_TRUE(context.ok()) << context.error().text();
     each->context = std::move(*context);
   }
-  const runtime::Run runs[] = {{a.context.get(), a.in, a.out}, {b.context.get(), b.in, b.out}};
+  const runtime::SharedRun runs[] = {a.next(), b.next()};
   const Status refused = a.context->run_together(runs);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kUsage);

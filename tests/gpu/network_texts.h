@@ -97,4 +97,45 @@ inline std::string steps(int64_t batch, const std::string& type) {
                      batch, type);
 }
 
+/// Three blocks of four branches each, of convolutions and a pooling, that are concatenated:
+/// kernels side by side whose outputs lie in one buffer.
+inline std::string branches(int64_t batch, const std::string& type) {
+  std::string text =
+      fmt::format("graph \"branches\" {{\n  in %0 \"x\": {}[{},64,28,28]\n", type, batch);
+  int next = 1, x = 0, channels = 64;
+  const auto conv = [&](int from, int in, int out, int kernel, int size) {
+    const int weight = next++, sum = next++, y = next++;
+    text += fmt::format("  const %{}: {}[{},{},{},{}] = @random\n", weight, type, out, in, kernel,
+                        kernel);
+    text += fmt::format("  %{}: {}[{},{},{},{}] = Conv(%{}, %{}) {{pads = [{}, {}, {}, {}]}}\n",
+                        sum, type, batch, out, size, size, from, weight, kernel / 2, kernel / 2,
+                        kernel / 2, kernel / 2);
+    text +=
+        fmt::format("  %{}: {}[{},{},{},{}] = Relu(%{})\n", y, type, batch, out, size, size, sum);
+    return y;
+  };
+  const auto pool = [&](int from, int size, int to, const char* how) {
+    const int y = next++;
+    text += fmt::format("  %{}: {}[{},{},{},{}] = MaxPool(%{}) {{kernel_shape = [3, 3], {}}}\n", y,
+                        type, batch, channels, to, to, from, how);
+    (void)size;
+    return y;
+  };
+  for (int block = 0, size = 28; block < 3; ++block) {
+    if (block > 0) {
+      const int half = size / 2;
+      x = pool(x, size, half, "pads = [0, 0, 1, 1], strides = [2, 2]"), size = half;
+    }
+    const int a = conv(x, channels, 64, 1, size);
+    const int b = conv(conv(x, channels, 96, 1, size), 96, 128, 3, size);
+    const int c = conv(conv(x, channels, 16, 1, size), 16, 32, 5, size);
+    const int d = conv(pool(x, size, size, "pads = [1, 1, 1, 1]"), channels, 32, 1, size);
+    const int all = next++;
+    text += fmt::format("  %{}: {}[{},256,{},{}] = Concat(%{}, %{}, %{}, %{}) {{axis = 1}}\n", all,
+                        type, batch, size, size, a, b, c, d);
+    x = all, channels = 256;
+  }
+  return text + fmt::format("  out %{} \"y\"\n}}", x);
+}
+
 }  // namespace obelisk::network_texts

@@ -317,11 +317,10 @@ int simulate(const Flags& flags, const SimulateFlags& wanted) {
       TRY(options.policy, serve::policy_named(name));
       for (const std::string& part : wanted.without) {
         const std::map<std::string, bool*> parts = {
-            {"batches", &options.policy.batches},        {"narrow", &options.policy.narrow},
-            {"foresee", &options.policy.foresee},        {"hold", &options.policy.hold},
-            {"reserve", &options.policy.reserve},        {"shares", &options.policy.shares},
-            {"instances", &options.policy.instances},
-            {"admission", &options.policy.admit_by_load}};
+            {"batches", &options.policy.batches},     {"narrow", &options.policy.narrow},
+            {"foresee", &options.policy.foresee},     {"hold", &options.policy.hold},
+            {"reserve", &options.policy.reserve},     {"shares", &options.policy.shares},
+            {"instances", &options.policy.instances}, {"admission", &options.policy.admit_by_load}};
         const auto at = parts.find(part);
         if (part == "promise")
           options.policy.promise = 0;

@@ -22,8 +22,8 @@ Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program
     TRY(objects, cpu::build_objects(program->bodies, options, report));
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return std::shared_ptr<const Executable>(new cpu::CpuExecutable(
-      std::move(program), std::move(objects), std::move(report), options));
+  return std::shared_ptr<const Executable>(
+      new cpu::CpuExecutable(std::move(program), std::move(objects), std::move(report), options));
 }
 
 }  // namespace obelisk::runtime

@@ -21,8 +21,7 @@ CudaContext::~CudaContext() {
   if (watch_) driver_.MemFreeHost(watch_);
   if (ended_) driver_.MemFreeHost(ended_);
   for (const auto& [count, graph] : graphs_) driver_.GraphExecDestroy(graph);
-  for (Memory* each :
-       {&arena_, &counter_, &port_table_, &staging_, &aside_, &records_, &table_})
+  for (Memory* each : {&arena_, &counter_, &port_table_, &staging_, &aside_, &records_, &table_})
     each->release();
   --executable_->contexts_;
 }
@@ -132,8 +131,7 @@ Status CudaContext::launch(Handle stream, Handle graph, DevicePointer stamps, un
   const Launch& all = executable_->cut_.launches[0];
   return check(
       driver_.LaunchCooperative(executable_->functions_[0], static_cast<unsigned>(all.tasks),
-                                instances, 1,
-                                static_cast<unsigned>(all.threads), 1, 1,
+                                instances, 1, static_cast<unsigned>(all.threads), 1, 1,
                                 static_cast<unsigned>(all.shared), stream, parameters),
       "launch the program");
 }
@@ -311,8 +309,8 @@ Status CudaContext::wait_for_stream() {
   return check(driver_.EventSynchronize(sleep_), "run the program");
 }
 
-Status CudaContext::take_inputs(std::span<const void* const> inputs,
-                                std::span<void* const> outputs, Handle stream) {
+Status CudaContext::take_inputs(std::span<const void* const> inputs, std::span<void* const> outputs,
+                                Handle stream) {
   const Program& p = program();
   for (size_t k = 0; k < ports_.size(); ++k) {
     const bool in = k < inputs.size();

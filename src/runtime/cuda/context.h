@@ -26,7 +26,7 @@ class CudaContext : public Context {
   int number() const { return number_; }  // of the executable's contexts, when it was made
   Status init();
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs) override;
-  Status run_together(std::span<const Run> runs) override;
+  Status run_together(std::span<const SharedRun> runs) override;
   Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                 void* stream) override;
   Status wait() override;

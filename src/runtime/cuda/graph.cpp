@@ -87,8 +87,7 @@ Result<std::vector<std::byte>> CudaContext::record_of(const Launch& launch,
   record.first = 0;
   place_shared(launch, record);
   record.waves = launch.tasks;
-  record.stamps =
-      stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp) : 0;
+  record.stamps = stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp) : 0;
   return bytes_of(record);
 }
 

@@ -60,7 +60,7 @@ Status CudaContext::name_instances(std::span<CudaContext* const> contexts) {
   return ok_status();
 }
 
-Status CudaContext::run_together(std::span<const Run> runs) {
+Status CudaContext::run_together(std::span<const SharedRun> runs) {
   CHECK(!runs.empty() && runs[0].context == this, "the first of the runs is not this context's");
   if (runs.size() == 1) return run(runs[0].inputs, runs[0].outputs);
   if (!of_instances()) return not_together("they were loaded without LoadOptions::instances");
@@ -68,7 +68,7 @@ Status CudaContext::run_together(std::span<const Run> runs) {
     return not_together(fmt::format("{} of {} at most", runs.size(), kMostInstances));
   const auto count = static_cast<unsigned>(runs.size());
   std::vector<CudaContext*> contexts;
-  for (const Run& each : runs) {
+  for (const SharedRun& each : runs) {
     auto* const context = dynamic_cast<CudaContext*>(each.context);
     if (!context || context->executable_->code_ != executable_->code_ ||
         context->gpu_.index != gpu_.index)

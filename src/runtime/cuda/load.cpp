@@ -14,7 +14,7 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
   if (!program->objects.empty() && options.instances && find_nvrtc().ok())
     report.not_carried = "its device code shares no launches";
   else if (!program->objects.empty() && program->objects.size() != 1 &&
-      program->objects.size() != static_cast<size_t>(part_count(*program)))
+           program->objects.size() != static_cast<size_t>(part_count(*program)))
     report.not_carried = "its device code is in another number of parts";
   else
     for (const std::string& object : program->objects) {

@@ -133,9 +133,11 @@ static int64_t scratch_bytes(const ObkConv* conv, int32_t smem_a) {
   int64_t most = 0;
   if (conv->depthwise) return 0;
   if (conv->tasks_per_worker > 0 && conv_thin(static_cast<int32_t>(conv->in_channels)))
-    return conv_grid_first_bytes(fit_of(*conv).patch_bytes, conv->channels, chunks_of(*conv));
+    return conv_grid_first_bytes(fit_of(*conv).patch_bytes, conv->pixels, conv->channels,
+                                 conv->y_pixel, chunks_of(*conv));
   if (conv->tasks_per_worker > 0)
-    return conv_grid_bytes(conv->pixels, conv->channels, chunks_of(*conv), conv->tasks_per_worker);
+    return conv_grid_bytes(conv->pixels, conv->channels, conv->y_pixel, chunks_of(*conv),
+                           conv->tasks_per_worker);
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {
     if (!OBK_IS_HALF(conv->type)) {
       // A tile at the end has fewer channels, which may take more: its stages are longer.

@@ -12,7 +12,7 @@
  * of 64 k; both in stages of their own, for these kernels have no ring. 128 pixels: a warpgroup has
  * 64 of them; 64: half of the channels. A sum is one chain over k: the same program gives the same
  * bits, but not those of tiles of fewer pixels (gemm.cuh). Y takes the place of the stages when all
- * have been read.
+ * have been read, but not that of their mbarriers.
  *
  * Needs sm_90a, 16-bit X whose pixels begin at multiples of 16 bytes and which is less than 2 GB.
  */
@@ -114,7 +114,7 @@ struct GridStages {
 
   __device__ __forceinline__ explicit GridStages(const ObkConv& g)
       : work((shared_address(g.scratch) + 1023) & ~1023u),
-        bars(work + S::kPlaces * S::kStage),
+        bars(work + conv_grid_bars(S::kPixels, S::kPitch, S::kPlaces * S::kStage)),
         weights((const char*)g.weights +
                 (uint32_t)g.channel / 8 * (int64_t)(S::kChunks * WeightPages::kAtomBytes)) {}
   /* One thread. */
@@ -129,12 +129,13 @@ struct GridStages {
 template <typename S>
 struct GridFirst {
   static constexpr uint32_t kWeights = S::Fixed::kChunks * S::kChannels * 128;
-  uint32_t weights, bar, patch;
+  uint32_t weights, patch, bar;
 
   __device__ __forceinline__ explicit GridFirst(const ObkConv& g)
       : weights((shared_address(g.scratch) + 1023) & ~1023u),
-        bar(weights + kWeights),
-        patch(bar + 128) {}
+        patch(weights + kWeights),
+        bar(weights + conv_grid_bars(S::kPixels, S::kPitch,
+                                     kWeights + (S::Fixed::kFit.patch_bytes + 127) / 128 * 128)) {}
 };
 
 template <typename S>

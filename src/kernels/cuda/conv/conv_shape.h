@@ -170,11 +170,19 @@ constexpr int conv_grid_places(int64_t pixels, int64_t channels, int64_t chunks,
   const int all = (int)(chunks / conv_grid_step(pixels, channels, chunks, ctas_per_sm));
   return all < most ? all : most;
 }
-constexpr int conv_grid_bytes(int64_t pixels, int64_t channels, int64_t chunks,
+/* Where its mbarriers lie: behind the stages, and behind Y (`pitch` floats from pixel to pixel),
+ * which takes the place of the stages. (What has been an mbarrier may not become anything else: the
+ * hardware may write to it when its phase has ended and nobody waits any more.) */
+constexpr int conv_grid_bars(int64_t pixels, int64_t pitch, int64_t stages) {
+  const int64_t y = (pixels * pitch * 4 + 15) / 16 * 16;
+  return (int)(stages > y ? stages : y);
+}
+constexpr int conv_grid_bytes(int64_t pixels, int64_t channels, int64_t pitch, int64_t chunks,
                               int64_t ctas_per_sm) {
   return 1024 +
-         conv_grid_places(pixels, channels, chunks, ctas_per_sm) *
-             conv_grid_stage(pixels, channels, chunks, ctas_per_sm) +
+         conv_grid_bars(pixels, pitch,
+                        (int64_t)conv_grid_places(pixels, channels, chunks, ctas_per_sm) *
+                            conv_grid_stage(pixels, channels, chunks, ctas_per_sm)) +
          128;
 }
 /* Whether there is such a tile. Strides of X in elements; image: from one to the next. */
@@ -191,8 +199,10 @@ constexpr bool conv_grid_first(int64_t all_pixels, int64_t pixels, int64_t chann
   return pixels == 128 && all_pixels % 128 == 0 && channels >= 16 && channels <= 64 &&
          channels % 16 == 0 && chunks <= 4;
 }
-constexpr int conv_grid_first_bytes(int64_t patch, int64_t channels, int64_t chunks) {
-  return (int)(1024 + channels * chunks * 128 + 128 + patch);
+constexpr int conv_grid_first_bytes(int64_t patch, int64_t pixels, int64_t channels, int64_t pitch,
+                                    int64_t chunks) {
+  return 1024 + conv_grid_bars(pixels, pitch, channels * chunks * 128 + (patch + 127) / 128 * 128) +
+         128;
 }
 
 /* A patch as above for every tile of an image, where it is the same for all: tiles of `pixels` in

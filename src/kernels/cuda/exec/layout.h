@@ -120,9 +120,9 @@ struct ObkProgram {
 static_assert(sizeof(ObkProgram) == 104 + 8 * obk::kInlinePorts,
               "host and device lay out ObkProgram alike");
 
-/* The only parameter of a kernel of several instances (OBK_INSTANCES): programs of the same code, each
- * with tables, weights and memory of its own. Instance blockIdx.y has its record, one of the structs
- * here, `at` bytes into its records. */
+/* The only parameter of a kernel of several instances (OBK_INSTANCES): programs of the same code,
+ * each with tables, weights and memory of its own. Instance blockIdx.y has its record, one of the
+ * structs here, `at` bytes into its records. */
 struct ObkInstances {
   OBK_DEVICE_POINTER(const uint64_t) records; /* by instance: where its records begin */
   uint64_t at;

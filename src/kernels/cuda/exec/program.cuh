@@ -249,10 +249,9 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
 
 /* One CTA a multiprocessor is said, though several may run there: without it the assembler saves
  * registers, and of thirty loads that a thread could have under way it has three. */
-#define OBK_KERNEL(name, body)                                 \
-  extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1) \
-      name(OBK_PARAMETER(ObkProgram)) {                        \
-    obk::run_tasks<body>(OBK_RECORD(ObkProgram));              \
+#define OBK_KERNEL(name, body)                                                                   \
+  extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1) name(OBK_PARAMETER(ObkProgram)) { \
+    obk::run_tasks<body>(OBK_RECORD(ObkProgram));                                                \
   }
 
 /* The same for a body whose CTAs wait for each other, `gang` in a row: a cluster runs at once. */

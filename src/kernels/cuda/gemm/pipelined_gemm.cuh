@@ -571,11 +571,10 @@ static __device__ __forceinline__ void pipelined_gemm_split_k(ObkLanes* w, const
 
 }  // namespace obk
 
-#define OBK_PIPELINED_GEMM_KERNEL(name, body, numbers)         \
-  extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1) \
-      name(OBK_PARAMETER(ObkPipelinedGemm)) {                  \
-    obk::run_pipelined_gemm<body, numbers>(                    \
-        OBK_RECORD(ObkPipelinedGemm));                         \
+#define OBK_PIPELINED_GEMM_KERNEL(name, body, numbers)                    \
+  extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)            \
+      name(OBK_PARAMETER(ObkPipelinedGemm)) {                             \
+    obk::run_pipelined_gemm<body, numbers>(OBK_RECORD(ObkPipelinedGemm)); \
   }
 #define OBK_PIPELINED_GEMM_CLUSTER_KERNEL(name, body, numbers)                        \
   extern "C" __global__ void __cluster_dims__(numbers::split_k* numbers::share, 1, 1) \
