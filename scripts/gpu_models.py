@@ -389,6 +389,7 @@ MODELS = {
     "bert_b8": encoder(12, 768, 12, 3072, 8, 128),
     "vit_b1": vision("vit_b_16"),
     "resnet18_b1": vision("resnet18"),
+    "mobilenet_b1": vision("mobilenet_v2"),
     "resnet50_b1": vision("resnet50"),
     "resnet50_b8": vision("resnet50", batch=8),
     "googlenet_b1": vision(

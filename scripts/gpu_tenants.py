@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Several tenants on one GPU, each with weights and memory of its own: microseconds a round of one
-answer each, all ways in one run, and whether the answers have the bits of those alone.
+answer each, all ways in one run, and whether the answers have the bits of those alone. And, with one
+request of each tenant under way for some seconds, how far the quickest and the slowest tenant are apart.
 
     gpu_tenants.py --out FILE.json [--models resnet50,minilm] [--tenants 8] [--budget 1500]
 
@@ -95,20 +96,22 @@ def commit():
     return call(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], 20)[1].strip() if shutil.which("git") else "unknown"
 
 
+def count_sms():
+    """Of the GPU; where none tells, those of an H100 or H200."""
+    code, out, err = call([BIN / "obelisk", "doctor", "--json"], 120)
+    for finding in json.loads(out)["findings"] if out.strip().startswith("{") else ():
+        told = re.search(r"(\d+) (SMs|multiprocessors)", finding["text"])
+        if finding["name"] == "gpu" and told:
+            return int(told[1])
+    return 132
+
+
 class Run:
     def __init__(self, options):
         self.options, self.begun, self.failures = options, time.monotonic(), []
         self.work = pathlib.Path(options.work)
         self.rows = []
-        self.sms = options.sms or self.count_sms()
-
-    def count_sms(self):
-        code, out, err = call([BIN / "obelisk", "doctor", "--json"], 120)
-        for finding in json.loads(out)["findings"] if out.strip().startswith("{") else ():
-            told = re.search(r"(\d+) SMs", finding["text"])
-            if finding["name"] == "gpu" and told:
-                return int(told[1])
-        return 132
+        self.sms = options.sms or count_sms()
 
     def left(self, most=None):
         """Seconds that a part may take."""
@@ -164,7 +167,7 @@ class Run:
         self.rows.append(row)
         if code != 0:
             self.fail(f"{name} {way}", f"answers have other bits than alone: {row['answers_that_differ']} in {row['rounds']} rounds, {row['moved_by_nan']} beside a tenant with NaN")
-        say(f"{name:10} {way:8} {sms:4} SMs   round {row['round_us']:8.1f} us   back to back {row['back_to_back_us']:8.1f} us   one alone {row['alone_us']:7.1f} us")
+        say(f"{name:10} {way:8} {sms:4} SMs   round {row['round_us']:8.1f} us   back to back {row['back_to_back_us']:8.1f} us   one alone {row['alone_us']:7.1f} us   one under way each {row['closed']['per_s']:9.0f}/s, slowest median {row['closed']['median_ratio']:.3f} of the quickest, {row['memory']['models_mib']:.0f} MiB")
 
     def write(self):
         if not self.options.out:
@@ -172,7 +175,7 @@ class Run:
         body = {
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), **gpu(), "commit": commit(),
             "command": "gpu_tenants.py " + " ".join(sys.argv[1:]), "precision": self.options.precision,
-            "what": "microseconds a round of one answer of each tenant, through the server, host time included: round_us waits for all answers before the next round, back_to_back_us has three requests of each tenant under way; alone_us is one answer while nobody else asks",
+            "what": "microseconds a round of one answer of each tenant, through the server, host time included: round_us waits for all answers before the next round, back_to_back_us has three requests of each tenant under way; alone_us is one answer while nobody else asks; closed: each tenant has one request under way for some seconds, median_ratio is the slowest tenant's median over the quickest's, answers_ratio the most answers of a tenant over the fewest; memory in MiB",
             "rows": self.rows, "failures": self.failures,
         }
         part = pathlib.Path(self.options.out + ".part")

@@ -7,11 +7,15 @@
 // Tenant k has the model k modulo their number. DIR has its inputs, as bytes: k.NAME.bin. One line
 // of JSON: `alone_us` one answer while nobody else asks, `round_us` a round of which every answer
 // is waited for before the next begins, `back_to_back_us` a round while the next ones wait already.
+// `closed`: each tenant has one request under way, asked by a thread of its own, for --seconds;
+// medians of the times to an answer and answers of each tenant, the fastest and the slowest of
+// them, and their ratios. `memory`: what the server counts of all models, and what the GPU has
+// taken.
 // --on-device: inputs lie in the GPU's memory; else they are copied there, and the time counts.
-#include <dlfcn.h>
 #include <obelisk/obelisk.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -20,8 +24,11 @@
 #include <iterator>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
+
+#include "gpu_memory.h"
 
 namespace {
 
@@ -82,38 +89,6 @@ Wanted read(int argc, char** argv) {
     throw std::invalid_argument("models, --inputs and at least one tenant are wanted");
   return wanted;
 }
-
-/// Memory of the GPU that the server runs on, by the driver's own calls.
-class GpuMemory {
- public:
-  explicit GpuMemory(int index) {
-    library_ = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    void* context = nullptr;
-    int device = 0;
-    if (!library_ || call<int (*)(int*, int)>("cuDeviceGet")(&device, index) != 0 ||
-        call<int (*)(void**, int)>("cuDevicePrimaryCtxRetain")(&context, device) != 0 ||
-        call<int (*)(void*)>("cuCtxSetCurrent")(context) != 0)
-      throw std::runtime_error("the GPU cannot be opened");
-  }
-  std::span<const std::byte> copy_of(const Bytes& bytes) {
-    unsigned long long at = 0;
-    if (call<int (*)(unsigned long long*, size_t)>("cuMemAlloc_v2")(&at, bytes.size()) != 0 ||
-        call<int (*)(unsigned long long, const void*, size_t)>("cuMemcpyHtoD_v2")(
-            at, bytes.data(), bytes.size()) != 0 ||
-        call<int (*)()>("cuCtxSynchronize")() != 0)
-      throw std::runtime_error("an input cannot be copied to the GPU");
-    return {reinterpret_cast<const std::byte*>(at), bytes.size()};
-  }
-
- private:
-  template <typename Function>
-  Function call(const char* name) {
-    void* const found = dlsym(library_, name);
-    if (!found) throw std::runtime_error(std::string("the driver has no ") + name);
-    return reinterpret_cast<Function>(found);
-  }
-  void* library_ = nullptr;
-};
 
 struct Tenant {
   std::string name;
@@ -178,6 +153,7 @@ class Bench {
         differ += answer(responses[k]) != tenants_[k].alone;
     }
     const double packed = back_to_back(quantile(round_us, 0.5));
+    const Closed closed = closed_loop();
     const int moved = beside_nan();
     const double beside = partners();
     std::printf("{\"policy\": \"%s\", \"widths\": [", wanted_.policy.c_str());
@@ -187,10 +163,27 @@ class Bench {
         "], \"tenants\": %d, \"inputs\": \"%s\", \"alone_us\": %.1f, \"round_us\": %.1f, "
         "\"round_p90_us\": %.1f, \"back_to_back_us\": %.1f, \"rounds\": %d, "
         "\"answers_that_differ\": %d, \"moved_by_nan\": %s, \"partners\": %.2f, "
-        "\"in_a_launch\": %.2f}\n",
+        "\"in_a_launch\": %.2f, ",
         wanted_.tenants, wanted_.on_device ? "device" : "host", alone, quantile(round_us, 0.5),
         quantile(round_us, 0.9), packed, rounds, differ,
         moved < 0 ? "null" : std::to_string(moved).c_str(), beside, in_a_launch_);
+    const auto [fast, slow] = std::minmax_element(closed.median_us.begin(), closed.median_us.end());
+    const auto [fewest, most] = std::minmax_element(closed.answers.begin(), closed.answers.end());
+    std::printf(
+        "\"closed\": {\"seconds\": %.2f, \"answers\": %ld, \"per_s\": %.1f, \"median_us_fastest\": "
+        "%.1f, \"median_us_slowest\": %.1f, \"median_ratio\": %.4f, \"answers_fewest\": %ld, "
+        "\"answers_most\": %ld, \"answers_ratio\": %.4f}, ",
+        closed.seconds, std::accumulate(closed.answers.begin(), closed.answers.end(), 0L),
+        static_cast<double>(std::accumulate(closed.answers.begin(), closed.answers.end(), 0L)) /
+            closed.seconds,
+        *fast, *slow, *slow / *fast, *fewest, *most,
+        static_cast<double>(*most) / static_cast<double>(std::max(*fewest, 1L)));
+    int64_t served = 0;
+    for (const obelisk::ServedModel& model : server_.models()) served += model.memory_bytes;
+    std::printf(
+        "\"memory\": {\"models_mib\": %.1f, \"gpu_mib\": %s}}\n",
+        static_cast<double>(served) / 0x1p20,
+        gpu_ ? std::to_string(static_cast<double>(gpu_->taken()) / 0x1p20).c_str() : "null");
     return differ + std::max(moved, 0) > 0 ? 1 : 0;
   }
 
@@ -254,6 +247,39 @@ class Bench {
         if (k < rounds) place = submit(tenants_[t]);
       }
     return us(Clock::now() - start) / rounds;
+  }
+
+  struct Closed {
+    double seconds = 0;
+    std::vector<double> median_us;  // by tenant
+    std::vector<long> answers;
+  };
+  /// A thread for each tenant asks, waits for the answer, and asks again.
+  Closed closed_loop() {
+    Closed closed;
+    closed.median_us.resize(tenants_.size()), closed.answers.resize(tenants_.size());
+    std::atomic<bool> failed{false};
+    std::vector<std::thread> threads;
+    const auto start = Clock::now() + std::chrono::milliseconds(20);
+    const auto end = start + std::chrono::duration_cast<Clock::duration>(
+                                 std::chrono::duration<double>(wanted_.seconds));
+    for (size_t t = 0; t < tenants_.size(); ++t)
+      threads.emplace_back([&, t] {
+        std::vector<double> took;
+        std::this_thread::sleep_until(start);
+        for (auto asked = start; asked < end && !failed;) {
+          asked = Clock::now();
+          if (!submit(tenants_[t]).get().ok()) failed = true;
+          const auto got = Clock::now();
+          if (got <= end || took.empty()) took.push_back(us(got - asked));
+        }
+        closed.answers[t] = static_cast<long>(took.size());
+        closed.median_us[t] = quantile(std::move(took), 0.5);
+      });
+    for (std::thread& thread : threads) thread.join();
+    if (failed) throw std::runtime_error("an answer failed");
+    closed.seconds = wanted_.seconds;
+    return closed;
   }
 
   /// Tenants whose answers are others while the first one's inputs are not numbers; -1: it takes no

@@ -170,6 +170,7 @@ struct ServedModel {
   uint64_t launches = 0, rows = 0;  // of what was answered
   uint64_t in_time = 0, with_deadline = 0;
   int64_t waiting = 0;
+  int to_come = 0;  // batches and widths that are still to be compiled, once it is ready
 };
 
 class Server {

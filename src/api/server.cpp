@@ -200,7 +200,7 @@ std::vector<ServedModel> Server::models() const {
       model.late = counts.late, model.cancelled = counts.cancelled;
       model.launches = counts.launches, model.rows = counts.rows, model.in_time = counts.in_time,
       model.with_deadline = counts.with_deadline;
-      model.waiting = counts.waiting;
+      model.waiting = counts.waiting, model.to_come = info.to_come;
       all.push_back(std::move(model));
     }
     return all;

@@ -60,6 +60,7 @@ struct ModelInfo {
   int64_t memory_bytes = 0;  // workspaces, and weights when they are there
   bool weights_here = true;  // else they are in the host's memory, or a file
   ModelCounts counts;
+  int to_come = 0;  // batches and widths of a ready model that are still to be compiled
 };
 
 using RequestKey = uint64_t;  // of one engine, never used again

@@ -68,6 +68,7 @@ struct Served {
   std::unique_ptr<Programs> programs;
   std::vector<std::shared_ptr<Variant>> variants;  // as in Times
   size_t to_compile = 0;                           // other batches and widths; the loading thread's
+  int to_come = 0;                                 // the same, as those who ask see it
   std::vector<PortInfo> inputs, outputs;
   int64_t workspace_bytes = 0, weight_bytes = 0;
   Resident::State weights = Resident::State::kHere;
@@ -899,6 +900,7 @@ ModelInfo LocalEngine::info(const Served& model) const {
                  .outputs = model.outputs,
                  .counts = model.counts};
   info.programs = static_cast<int>(model.variants.size());
+  info.to_come = model.to_come;
   const bool away = model.weights == Resident::State::kAway;
   info.memory_bytes = model.workspace_bytes + (away ? 0 : model.weight_bytes);
   info.weights_here = !away;
@@ -1086,6 +1088,7 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
     --model->measuring;
     if (!fits.ok() || model->gone) return retire(*model);
     model->state = ModelState::kReady;
+    model->to_come = static_cast<int>(model->to_compile);
     const std::string& name = model->config.name;
     if (const auto coming = coming_.find(name);
         coming != coming_.end() && coming->second == model) {
@@ -1126,7 +1129,7 @@ void LocalEngine::load_more(const std::shared_ptr<Served>& model, int batch, int
     if (!model->gone)
       served = made.ok() ? serve_variants(lock, *model, *model->programs, std::move(*made))
                          : Status(made.error());
-    --model->measuring;
+    --model->measuring, --model->to_come;
     if (!served.ok())
       model->reason = fmt::format("no batch of {}: {}", batch, served.error().text());
   });

@@ -279,15 +279,17 @@ std::vector<Arrival> generate(const SimulatedMachine& machine, const Workload& w
       kBurstGaps = 40;  // of a burst's period it is on; gaps of the mean rate that a period lasts
   std::vector<Source> sources;
   const size_t count = machine.models.size();
+  CHECK(workload.shares.empty() || workload.shares.size() == count, "a share for each model");
+  const auto weight = [&](size_t m) {
+    const double share = workload.shares.empty() ? 1 : workload.shares[m];
+    return workload.kind == Workload::Kind::kAzure
+               ? share * std::pow(static_cast<double>(m + 1), -kPower)
+               : share;
+  };
   double sum = 0;
-  for (size_t m = 0; m < count; ++m)
-    sum +=
-        workload.kind == Workload::Kind::kAzure ? std::pow(static_cast<double>(m + 1), -kPower) : 1;
+  for (size_t m = 0; m < count; ++m) sum += weight(m);
   for (size_t m = 0; m < count; ++m) {
-    const double part =
-        (workload.kind == Workload::Kind::kAzure ? std::pow(static_cast<double>(m + 1), -kPower)
-                                                 : 1) /
-        sum;
+    const double part = weight(m) / sum;
     Source source{Random(workload.seed * 1000003 + m * 7919 + 1),
                   1e9 / (workload.rate * part),
                   0,

@@ -94,6 +94,8 @@ struct Workload {
   double slack_factor =
       0;  // deadline over the time alone; 0: one of 2, 3, 5, 10, drawn anew for each request
   uint64_t seed = 0;
+  /// Of the rate, by model, in any unit; of azure the power law comes on top. Empty: equal.
+  std::vector<double> shares{};
 };
 std::vector<Arrival> generate(const SimulatedMachine& machine, const Workload& workload);
 

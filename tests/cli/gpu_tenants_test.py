@@ -47,6 +47,10 @@ def test_every_way_has_a_row_and_answers_have_the_bits_of_those_alone(obelisk, w
     for row in body["rows"]:
         assert row["tenants"] == TENANTS and row["rounds"] >= 20
         assert row["answers_that_differ"] == 0 and row["moved_by_nan"] == 0
+        closed = row["closed"]
+        assert 0 < closed["median_us_fastest"] <= closed["median_us_slowest"] and closed["median_ratio"] >= 1
+        assert 0 < closed["answers_fewest"] <= closed["answers_most"] and closed["answers"] >= TENANTS * closed["answers_fewest"]
+        assert row["memory"]["models_mib"] >= 0 and row["memory"]["gpu_mib"] is None
         assert 0 < row["alone_us"] and 0 < row["round_us"] <= row["round_p90_us"] and 0 < row["back_to_back_us"]
 
 

@@ -333,6 +333,25 @@ TEST_F(EngineTest, AShortRunStaysWithTheThreadThatSubmits) {
   EXPECT_EQ(bits[0], bits[1]);
 }
 
+TEST_F(EngineTest, SaysHowManyProgramsAreStillToCome) {
+  auto engine = this->engine();
+  engine->add({.name = "net",
+               .path = write("net.onnx", network(16, 5, 1)),
+               .batch_dimension = "batch",
+               .max_batch = 4});
+  ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady) << engine->model("net")->reason;
+  int before = 2;  // batches of 2 and of 4
+  for (int k = 0; k < 6000 && before > 0; ++k) {
+    const int now = engine->model("net")->to_come;
+    ASSERT_LE(now, before);
+    before = now;
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_EQ(before, 0);
+  EXPECT_GE(engine->model("net")->programs, 3);
+  EXPECT_EQ(engine->model("net")->reason, "");
+}
+
 TEST_F(EngineTest, ModelsComeAndGoWhileOthersAnswer) {
   auto engine = this->engine();
   std::vector<Known> models = {known("stays", 16, 1)};

@@ -674,6 +674,24 @@ TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {
   EXPECT_TRUE(behind(211us).taken);
 }
 
+TEST(Scheduler, ArrivalsAreSharedByModelAsTheyAreAskedFor) {
+  SimulatedMachine machine{"", 132, {}};
+  for (int m = 0; m < 3; ++m) machine.models.push_back({"m", kWide});
+  for (const auto kind : {Workload::Kind::kPoisson, Workload::Kind::kBurst}) {
+    std::vector<double> count(3, 0);
+    for (const Arrival& arrival : generate(machine, {.kind = kind,
+                                                     .rate = 1000,
+                                                     .requests = 100'000,
+                                                     .sigma = 1,
+                                                     .seed = 2,
+                                                     .shares = {5, 3, 2}}))
+      ++count[static_cast<size_t>(arrival.model)];
+    EXPECT_NEAR(count[0], 50'000, 1500);
+    EXPECT_NEAR(count[1], 30'000, 1500);
+    EXPECT_NEAR(count[2], 20'000, 1500);
+  }
+}
+
 TEST(Scheduler, ManyTenantsAtOnceGoAsTheyMight) {
   // Eight tenants of one network: side by side they must be far ahead of one after the other.
   SimulatedMachine machine{"", 132, {}};

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+/// Memory of the GPU that a server runs on, by the driver's own calls, which a server has begun.
+class GpuMemory {
+ public:
+  explicit GpuMemory(int index) {
+    library_ = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    int device = 0;
+    if (!library_ || call<int (*)(int*, int)>("cuDeviceGet")(&device, index) != 0 ||
+        call<int (*)(void**, int)>("cuDevicePrimaryCtxRetain")(&context_, device) != 0)
+      throw std::runtime_error("the GPU cannot be opened");
+  }
+  std::span<const std::byte> copy_of(std::span<const std::byte> bytes) {
+    use();
+    unsigned long long at = 0;
+    if (call<int (*)(unsigned long long*, size_t)>("cuMemAlloc_v2")(&at, bytes.size()) != 0 ||
+        call<int (*)(unsigned long long, const void*, size_t)>("cuMemcpyHtoD_v2")(
+            at, bytes.data(), bytes.size()) != 0 ||
+        call<int (*)()>("cuCtxSynchronize")() != 0)
+      throw std::runtime_error("an input cannot be copied to the GPU");
+    return {reinterpret_cast<const std::byte*>(at), bytes.size()};
+  }
+  /// Bytes of the GPU that are taken, by whomever.
+  int64_t taken() {
+    use();
+    size_t free = 0, all = 0;
+    if (call<int (*)(size_t*, size_t*)>("cuMemGetInfo_v2")(&free, &all) != 0)
+      throw std::runtime_error("the GPU does not tell its memory");
+    return static_cast<int64_t>(all - free);
+  }
+
+ private:
+  void use() {  // on whatever thread asks
+    if (call<int (*)(void*)>("cuCtxSetCurrent")(context_) != 0)
+      throw std::runtime_error("the GPU cannot be used");
+  }
+  template <typename Function>
+  Function call(const char* name) {
+    void* const found = dlsym(library_, name);
+    if (!found) throw std::runtime_error(std::string("the driver has no ") + name);
+    return reinterpret_cast<Function>(found);
+  }
+  void *library_ = nullptr, *context_ = nullptr;
+};
