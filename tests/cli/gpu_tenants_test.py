@@ -43,7 +43,7 @@ def run(work, environment, *words, models="minilm"):
 def test_every_way_has_a_row_and_answers_have_the_bits_of_those_alone(obelisk, work):
     done, body = run(work, obelisk.environment, "--target", "cpu", "--sms", 2)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["way"] for row in body["rows"]] == ["serial", "streams", "narrow"]
+    assert [row["way"] for row in body["rows"]] == ["serial", "streams", "narrow", "shared"]
     for row in body["rows"]:
         assert row["tenants"] == TENANTS and row["rounds"] >= 20
         assert row["answers_that_differ"] == 0 and row["moved_by_nan"] == 0
