@@ -15,7 +15,6 @@ taken as it is.
 """
 import argparse
 import concurrent.futures
-import datetime
 import json
 import os
 import pathlib
@@ -24,7 +23,7 @@ import sys
 import threading
 import time
 
-from gpu_tenants import BIN, HERE, call, commit, count_sms, gpu, say
+from gpu_tenants import BIN, HERE, call, count_sms, say, write_record
 
 # name: network of gpu_models.py. The order is that of the power law of `azure`.
 NETWORKS = {
@@ -164,18 +163,14 @@ class Run:
             return
         end = self.lines["end"][0] if self.lines["end"] else None
         body = {
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), **gpu(), "commit": commit(),
-            "command": "gpu_goodput.py " + " ".join(sys.argv[1:]), "precision": self.options.precision, "inputs": self.options.inputs,
+            "precision": self.options.precision, "inputs": self.options.inputs,
             "what": f"rates in requests per second of all models together; each model's share of the rate is inversely proportional to its solo_us (the median round trip of one answer while nobody else asks, by the widest program, microseconds), so that each is the same load; of azure a power law comes on top. A deadline is solo_us times factor and counts from the time of arrival. cells: the highest rate at which {self.options.share:.0%} are in time, by bisection to {self.options.tolerance:.0%}; serial_rate: the rate at which one answer after the other would take all the time. points: in_time is by the client's clock, in_time_by_record by the server's; delivery_us is the client's time less the server's; a point is valid where at most 1 % of the requests were submitted later than after a tenth of their time; one that was cut ended when too many had missed. overload: 1.2 times vliw's rate",
             "seed": self.options.seed, "seconds_a_point": self.options.seconds, "max_batch": self.max_batch, "widths": self.widths,
             "prepared_s": self.prepared_s, "machine": next(iter(self.lines["machine"]), None), "models": self.lines["model"],
             "serial_rate": next((row["rate"] for row in self.lines["serial"]), None),
             "cells": self.lines["cell"], "overload": self.lines["overload"], "points": self.lines["point"], "end": end, "failures": self.failures,
         }
-        part = pathlib.Path(self.options.out + ".part")
-        rows = json.dumps(body, indent=1)
-        part.write_text(rows + "\n")
-        part.rename(self.options.out)
+        write_record(self.options.out, "gpu_goodput.py", body)
 
     def all(self):
         names = self.prepare(self.options.models.split(","))

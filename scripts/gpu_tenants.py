@@ -96,6 +96,15 @@ def commit():
     return call(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], 20)[1].strip() if shutil.which("git") else "unknown"
 
 
+def write_record(path, program, body):
+    """Rows with when, where and how they were measured, as JSON; at once, so that nobody reads a part."""
+    head = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), **gpu(), "commit": commit(),
+            "command": " ".join([program, *sys.argv[1:]])}
+    part = pathlib.Path(path + ".part")
+    part.write_text(json.dumps(head | body, indent=1) + "\n")
+    part.rename(path)
+
+
 def count_sms():
     """Of the GPU; where none tells, those of an H100 or H200."""
     code, out, err = call([BIN / "obelisk", "doctor", "--json"], 120)
@@ -173,14 +182,11 @@ class Run:
         if not self.options.out:
             return
         body = {
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), **gpu(), "commit": commit(),
-            "command": "gpu_tenants.py " + " ".join(sys.argv[1:]), "precision": self.options.precision,
+            "precision": self.options.precision,
             "what": "microseconds a round of one answer of each tenant, through the server, host time included: round_us waits for all answers before the next round, back_to_back_us has three requests of each tenant under way; alone_us is one answer while nobody else asks; closed: each tenant has one request under way for some seconds, median_ratio is the slowest tenant's median over the quickest's, answers_ratio the most answers of a tenant over the fewest; memory in MiB",
             "rows": self.rows, "failures": self.failures,
         }
-        part = pathlib.Path(self.options.out + ".part")
-        part.write_text(json.dumps(body, indent=1) + "\n")
-        part.rename(self.options.out)
+        write_record(self.options.out, "gpu_tenants.py", body)
 
     def all(self):
         names = self.options.models.split(",")

@@ -41,6 +41,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "common.h"
 #include "gpu_memory.h"
 #include "serve/serve.h"
 #include "serve/simulate.h"
@@ -49,7 +50,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Nanos = std::chrono::nanoseconds;
-using Bytes = std::vector<std::byte>;
 namespace serve = obelisk::serve;
 
 constexpr double kGiveUp = 20;  // seconds that the last answers of a point are waited for
@@ -72,16 +72,6 @@ struct Wanted {
   uint64_t seed = 1;
   bool on_device = false;
 };
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> out;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    if (end > at) out.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return out;
-}
 
 Wanted read(int argc, char** argv) {
   Wanted wanted;
@@ -133,7 +123,7 @@ Wanted read(int argc, char** argv) {
       wanted.factors.clear();
       for (const std::string& each : split(value())) wanted.factors.push_back(std::stod(each));
     } else if (word == "--widths") {
-      for (const std::string& each : split(value())) wanted.widths.push_back(std::stoi(each));
+      wanted.widths = numbers(value());
     } else if (word.starts_with("--"))
       throw std::invalid_argument("there is no flag " + word);
     else if (const size_t at = word.find('='); at != std::string::npos)
@@ -182,14 +172,6 @@ serve::Workload workload_of(const std::string& name) {
 void tell(const std::string& line) { std::printf("%s\n", line.c_str()), std::fflush(stdout); }
 void progress(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
-double us(Nanos time) { return std::chrono::duration<double, std::micro>(time).count(); }
-double quantile(std::vector<double>& values, double part) {
-  if (values.empty()) return 0;
-  const auto at = static_cast<size_t>(std::lround(part * static_cast<double>(values.size() - 1)));
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
-  return values[at];
-}
-
 // ---- models ----
 
 struct Model {
@@ -199,15 +181,6 @@ struct Model {
   std::vector<obelisk::Input> inputs;
   std::vector<Bytes> memory;
 };
-
-Bytes read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error(path + " cannot be read");
-  const std::vector<char> got{std::istreambuf_iterator<char>(file), {}};
-  Bytes bytes(got.size());
-  if (!got.empty()) std::memcpy(bytes.data(), got.data(), got.size());
-  return bytes;
-}
 
 /// Numbers in [-1, 1) of f32, ones of integers, zeros of anything else.
 Bytes generated(const obelisk::Port& port, const std::vector<int64_t>& shape, uint64_t seed) {

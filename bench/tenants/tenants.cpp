@@ -28,12 +28,12 @@
 #include <stdexcept>
 #include <thread>
 
+#include "common.h"
 #include "gpu_memory.h"
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Bytes = std::vector<std::byte>;
 
 struct Wanted {
   std::vector<std::string> models;
@@ -43,16 +43,6 @@ struct Wanted {
   double seconds = 2;
   bool on_device = false, instances = false;
 };
-
-std::vector<int> numbers(const std::string& text) {
-  std::vector<int> out;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    out.push_back(std::stoi(text.substr(at, end - at)));
-    at = end + 1;
-  }
-  return out;
-}
 
 Wanted read(int argc, char** argv) {
   Wanted wanted;
@@ -97,15 +87,6 @@ struct Tenant {
   std::vector<Bytes> alone;   // its answer when nobody else asks
 };
 
-Bytes read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error(path + " cannot be read");
-  const std::vector<char> got{std::istreambuf_iterator<char>(file), {}};
-  Bytes bytes(got.size());
-  if (!got.empty()) std::memcpy(bytes.data(), got.data(), got.size());
-  return bytes;
-}
-
 std::vector<Bytes> answer(const obelisk::Response& response) {
   if (!response.ok()) throw std::runtime_error("no answer: " + response.error());
   std::vector<Bytes> outputs;
@@ -114,14 +95,6 @@ std::vector<Bytes> answer(const obelisk::Response& response) {
     outputs.emplace_back(bytes.begin(), bytes.end());
   }
   return outputs;
-}
-
-double us(Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }
-double quantile(std::vector<double> values, double part) {
-  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const auto at = static_cast<size_t>(std::lround(part * static_cast<double>(values.size() - 1)));
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
-  return values[at];
 }
 
 class Bench {

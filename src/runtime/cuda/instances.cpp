@@ -11,8 +11,9 @@ constexpr size_t kMostInstances = 1024;
 constexpr uint64_t kTableAt = 256;
 constexpr size_t kRecordAlign = 128;  // a tensor map in it wants 64
 
-Error not_together(std::string why) {
-  return {Code::kUsage, "runtime", "the runs cannot share a launch: " + std::move(why), "",
+Error not_together(const Program& program, const std::string& why) {
+  return {Code::kUsage, "runtime",
+          fmt::format("runs of '{}' and others cannot share a launch: {}", program.name, why), "",
           "run them one by one"};
 }
 
@@ -63,23 +64,29 @@ Status CudaContext::name_instances(std::span<CudaContext* const> contexts) {
 Status CudaContext::run_together(std::span<const SharedRun> runs) {
   CHECK(!runs.empty() && runs[0].context == this, "the first of the runs is not this context's");
   if (runs.size() == 1) return run(runs[0].inputs, runs[0].outputs);
-  if (!of_instances()) return not_together("they were loaded without LoadOptions::instances");
+  if (!of_instances())
+    return not_together(program(), "it was loaded without LoadOptions::instances");
   if (runs.size() > kMostInstances)
-    return not_together(fmt::format("{} of {} at most", runs.size(), kMostInstances));
+    return not_together(program(), fmt::format("{} runs, {} at most", runs.size(), kMostInstances));
   const auto count = static_cast<unsigned>(runs.size());
   std::vector<CudaContext*> contexts;
   for (const SharedRun& each : runs) {
     auto* const context = dynamic_cast<CudaContext*>(each.context);
     if (!context || context->executable_->code_ != executable_->code_ ||
         context->gpu_.index != gpu_.index)
-      return not_together("their code differs");
+      return not_together(
+          program(),
+          fmt::format("the code of run {}{} differs, or it is on another GPU", contexts.size(),
+                      context ? ", '" + context->program().name + "'," : ""));
     if (std::find(contexts.begin(), contexts.end(), context) != contexts.end())
-      return not_together("a context is there twice");
+      return not_together(program(),
+                          fmt::format("the context of run {} is there twice", contexts.size()));
     contexts.push_back(context);
     TRY_STATUS(context->admit(each.inputs, each.outputs));
   }
   if (mono() && static_cast<int64_t>(runs.size()) * program().sms > executable_->room_)
-    return not_together(fmt::format("{} of them with {} SMs each, the GPU has room for {}", count,
+    return not_together(program(),
+                        fmt::format("{} of them with {} SMs each, the GPU has room for {}", count,
                                     program().sms, executable_->room_));
   InContext here(gpu_);
   const auto whole = [&]() -> Status {

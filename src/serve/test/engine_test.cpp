@@ -122,15 +122,19 @@ class EngineTest : public testing::Test {
     }
     return ModelState::kLoading;
   }
+  /// "net", whose batches are 1, 2 and 4.
+  void add_batched(Engine& engine) const {
+    engine.add({.name = "net",
+                .path = write("net.onnx", network(16, 5, 1)),
+                .batch_dimension = "batch",
+                .max_batch = 4});
+  }
   fs::path folder;
 };
 
 TEST_F(EngineTest, AnswersAndSaysWhatHappened) {
   auto engine = this->engine();
-  engine->add({.name = "net",
-               .path = write("net.onnx", network(16, 5, 1)),
-               .batch_dimension = "batch",
-               .max_batch = 4});
+  add_batched(*engine);
   ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady) << engine->model("net")->reason;
   const auto info = engine->model("net");
   ASSERT_EQ(info->inputs.size(), 1u);
@@ -335,10 +339,7 @@ TEST_F(EngineTest, AShortRunStaysWithTheThreadThatSubmits) {
 
 TEST_F(EngineTest, SaysHowManyProgramsAreStillToCome) {
   auto engine = this->engine();
-  engine->add({.name = "net",
-               .path = write("net.onnx", network(16, 5, 1)),
-               .batch_dimension = "batch",
-               .max_batch = 4});
+  add_batched(*engine);
   ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady) << engine->model("net")->reason;
   int before = 2;  // batches of 2 and of 4
   for (int k = 0; k < 6000 && before > 0; ++k) {

@@ -171,8 +171,8 @@ constexpr int conv_grid_places(int64_t pixels, int64_t channels, int64_t chunks,
   return all < most ? all : most;
 }
 /* Where its mbarriers lie: behind the stages, and behind Y (`pitch` floats from pixel to pixel),
- * which takes the place of the stages. (What has been an mbarrier may not become anything else: the
- * hardware may write to it when its phase has ended and nobody waits any more.) */
+ * which takes the place of the stages. (PTX wants mbarrier.inval before the memory of an
+ * mbarrier becomes anything else. Without it a word of Y was seen to change on a busy SM.) */
 constexpr int conv_grid_bars(int64_t pixels, int64_t pitch, int64_t stages) {
   const int64_t y = (pixels * pitch * 4 + 15) / 16 * 16;
   return (int)(stages > y ? stages : y);

@@ -1,0 +1,51 @@
+// What the programs of this folder have in common: files, lists of the command line, quantiles.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+using Bytes = std::vector<std::byte>;
+
+inline Bytes read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error(path + " cannot be read");
+  const std::vector<char> got{std::istreambuf_iterator<char>(file), {}};
+  Bytes bytes(got.size());
+  if (!got.empty()) std::memcpy(bytes.data(), got.data(), got.size());
+  return bytes;
+}
+
+/// What stands between commas; nothing of what is empty.
+inline std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> out;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    if (end > at) out.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return out;
+}
+inline std::vector<int> numbers(const std::string& text) {
+  std::vector<int> out;
+  for (const std::string& each : split(text)) out.push_back(std::stoi(each));
+  return out;
+}
+
+inline double us(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double, std::micro>(time).count();
+}
+/// The value below which `part` of them lie; 0 of none.
+inline double quantile(std::vector<double> values, double part) {
+  if (values.empty()) return 0;
+  const auto at = static_cast<size_t>(std::lround(part * static_cast<double>(values.size() - 1)));
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+  return values[at];
+}
