@@ -132,6 +132,7 @@ class Run:
         if all(list(self.work.glob(f"{name}.*.bin")) for name in names):
             words += ["--inputs", self.work]
         words += ["--workers", options.workers] if self.on_cpu else ["--widths", ",".join(map(str, self.widths))]
+        words += ["--requests", options.requests] if options.requests else []
         words += ["--on-device"] if options.inputs == "device" and not self.on_cpu else []
         program = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment)
         watch = threading.Timer(self.left() + 45, program.kill)
@@ -205,6 +206,7 @@ def main():
     parser.add_argument("--budget", type=float, default=330, help="seconds of everything")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="exports and compilations at once")
     parser.add_argument("--work", default=os.environ.get("TMPDIR", "/tmp") + "/obelisk-goodput")
+    parser.add_argument("--requests", help="a CSV file with a line a request of each point: what became of it, and why")
     parser.add_argument("--out", help="a JSON file for the rows")
     options = parser.parse_args()
     missing = [name for name in options.models.split(",") if name not in NETWORKS and not (pathlib.Path(options.work) / f"{name}.onnx").exists()]

@@ -1,9 +1,11 @@
 #include "dispatch.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "compile.h"
 #include "kernel_profiles.h"
+#include "schedule/local_search.h"
 #include "time_in_turns.h"
 
 namespace obelisk::compiler {
@@ -65,6 +67,62 @@ Result<std::map<int, double>> measure_kernels(const runtime::Executable& sequent
   return nanos;
 }
 
+/// The dispatch that a search found before; nothing where none is kept or it does not fit.
+std::optional<schedule::Dispatch> found_before(const Dispatching& all,
+                                               const schedule::DispatchOptions& how,
+                                               const FoundDispatch& found) {
+  if (found.order.empty()) return std::nullopt;
+  schedule::Lanes lanes{std::vector<int>(all.kernels.size(), -1)};
+  for (size_t k = 0; k < found.order.size(); ++k) {
+    const int kernel = found.order[k];
+    if (kernel < 0 || static_cast<size_t>(kernel) >= all.kernels.size() || found.lane[k] < 0)
+      return std::nullopt;
+    lanes.lane[static_cast<size_t>(kernel)] = found.lane[k];
+    lanes.count = std::max(lanes.count, found.lane[k] + 1);
+  }
+  auto made = schedule::dispatch_as("search", all.dependencies.dag, all.kernels, found.order,
+                                    std::move(lanes), how);
+  return made.ok() ? std::optional(std::move(*made)) : std::nullopt;
+}
+
+/// A local search that begins with `from`, by measured time. Each candidate is timed in turns with
+/// the best before it, and the last of these with `best`, which it has to leave behind by what a
+/// dispatch is worth leaving for; else the profile says that nothing was found.
+Result<std::optional<schedule::Dispatch>> search_by_measurement(
+    const Options& options, const schedule::DispatchOptions& how, const Compilation& made,
+    const Dispatching& all, const schedule::Dispatch& from, const schedule::Dispatch& best,
+    const std::vector<Tensor>& inputs, KernelProfile& profile) {
+  constexpr double kBetter = 0.997;  // of the best before it: less is noise
+  runtime::LoadOptions load = options.load;
+  TRY(load.device_weights, runtime::DeviceWeights::create(load.gpu));  // one copy for all
+  TRY(std::shared_ptr<const runtime::Executable> leading, dispatched(made, from, load));
+  const auto judge = [&](const schedule::Dispatch& candidate) -> Result<bool> {
+    auto loaded = dispatched(made, candidate, load);
+    if (!loaded.ok() && loaded.error().code == Code::kMemory) return false;
+    TRY(const std::shared_ptr<const runtime::Executable> other, std::move(loaded));
+    std::vector<Timed> timed{{leading.get()}, {other.get()}};
+    TRY_STATUS(time_in_turns(timed, inputs));
+    if (!timed[1].refused.empty() || timed[1].us >= kBetter * timed[0].us) return false;
+    leading = other;
+    return true;
+  };
+  const schedule::SearchLimits limits{.seconds = how.search_seconds};
+  TRY(schedule::Searched searched,
+      schedule::local_search(all.dependencies.dag, all.kernels, from, how, limits, judge));
+  profile.found = {.seconds = how.search_seconds};
+  profile.us.erase("search");
+  if (searched.better == 0) return std::optional<schedule::Dispatch>();
+  TRY(const auto before, dispatched(made, best, load));
+  std::vector<Timed> timed{{before.get()}, {leading.get()}};
+  TRY_STATUS(time_in_turns(timed, inputs));
+  profile.us[best.policy] = timed[0].us, profile.us["search"] = timed[1].us;
+  if (timed[1].us >= machine::thresholds::kWorthLeaving * timed[0].us)
+    return std::optional<schedule::Dispatch>();
+  for (const schedule::Dispatched& each : searched.dispatch.kernels)
+    profile.found.order.push_back(each.kernel), profile.found.lane.push_back(each.lane);
+  return std::optional(std::move(searched.dispatch));
+}
+
 /// `auto` where there is a GPU: kernels are timed by their stamps, candidates are made from these
 /// durations and timed in turns. What was measured before, of the same program on the same GPU, is
 /// not measured again.
@@ -77,7 +135,7 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
   KernelProfile profile = known.value_or(KernelProfile{});
   const auto make = [&](const std::string& policy) {
     schedule::DispatchOptions one = how;
-    one.policy = policy;
+    one.policy = policy, one.search_seconds = 0;
     if (policy == "waves") one.launch_order.clear(), one.streams = 0;
     return schedule::dispatch(all.dependencies.dag, all.kernels, waves, one);
   };
@@ -130,9 +188,53 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
         (best_us == profile.us.end() || us->second < best_us->second))
       best = k;
   }
-  all.dispatch = std::move(dispatches[best]);
+  std::optional<schedule::Dispatch> found = found_before(all, how, profile.found);
+  if (how.search_seconds > profile.found.seconds) {
+    // From the best that has lanes.
+    const auto us_of = [&](size_t k) {
+      const auto at = profile.us.find(dispatches[k].policy);
+      return at == profile.us.end() ? INFINITY : at->second;
+    };
+    size_t from = 1;
+    for (size_t k = 2; k < dispatches.size(); ++k)
+      if (us_of(k) < us_of(from)) from = k;
+    if (inputs.empty()) inputs = verify::generate_inputs(made.graph, options.verification.seed);
+    TRY(found, search_by_measurement(options, how, made, all, found ? *found : dispatches[from],
+                                     dispatches[best], inputs, profile));
+    profiles.keep(key, *made.executable->device(), all.kernels, profile);
+  }
+  if (const auto us = profile.us.find("search"); us != profile.us.end())
+    times += fmt::format(", search {:.1f}", us->second);
+  all.dispatch = found ? std::move(*found) : std::move(dispatches[best]);
   all.dispatch.reason =
       fmt::format("{}, measured{} (us): {}", all.dispatch.policy, known ? " before" : "", times);
+  return ok_status();
+}
+
+/// A local search by predicted time, for a GPU that is not there, in place of what `auto` chose by
+/// prediction.
+Status search_by_prediction(const std::vector<int>& waves, const schedule::DispatchOptions& how,
+                            Dispatching& all) {
+  constexpr int kMost = 1000;  // candidates: the same ones, wherever there is time enough
+  schedule::DispatchOptions one = how;
+  one.policy = all.dispatch.policy == "waves" ? "critical" : all.dispatch.policy;
+  one.search_seconds = 0;
+  TRY(schedule::Dispatch from, schedule::dispatch(all.dependencies.dag, all.kernels, waves, one));
+  double least = from.predicted_nanos;
+  const auto judge = [&](const schedule::Dispatch& candidate) -> Result<bool> {
+    if (candidate.predicted_nanos >= least) return false;
+    least = candidate.predicted_nanos;
+    return true;
+  };
+  const schedule::SearchLimits limits{.seconds = how.search_seconds, .judged = kMost};
+  TRY(schedule::Searched searched, schedule::local_search(all.dependencies.dag, all.kernels,
+                                                          std::move(from), how, limits, judge));
+  const double before = all.dispatch.predicted_nanos;
+  if (searched.better == 0 || least >= machine::thresholds::kWorthLeaving * before)
+    return ok_status();
+  searched.dispatch.reason = fmt::format("search, {:.1f} us after {} candidates; {}", least / 1000,
+                                         searched.judged, all.dispatch.reason);
+  all.dispatch = std::move(searched.dispatch);
   return ok_status();
 }
 
@@ -156,6 +258,7 @@ Status dispatch_kernels(const Options& options, const machine::Machine& machine,
     TRY_STATUS(choose_by_measurement(options, waves, how, made, all));
   } else if (options.dispatch_from.empty()) {
     TRY(all.dispatch, schedule::dispatch(all.dependencies.dag, all.kernels, waves, how));
+    if (how.search_seconds > 0) TRY_STATUS(search_by_prediction(waves, how, all));
   } else {
     all.dispatch.policy = "given", all.dispatch.launch_order = "given",
     all.dispatch.kernels = options.dispatch_from;

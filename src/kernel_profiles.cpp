@@ -11,6 +11,9 @@ CREATE TABLE IF NOT EXISTS kernels (
   key TEXT, kernel INTEGER, name TEXT, class TEXT, nanos REAL, ctas INTEGER, threads INTEGER,
   registers INTEGER, shared_bytes INTEGER, PRIMARY KEY (key, kernel));
 CREATE TABLE IF NOT EXISTS dispatches (key TEXT, dispatch TEXT, us REAL, PRIMARY KEY (key, dispatch));
+CREATE TABLE IF NOT EXISTS searches (key TEXT PRIMARY KEY, seconds REAL);
+CREATE TABLE IF NOT EXISTS places (
+  key TEXT, position INTEGER, kernel INTEGER, lane INTEGER, PRIMARY KEY (key, position));
 )";
 
 }  // namespace
@@ -27,6 +30,15 @@ std::optional<KernelProfile> KernelProfiles::find(const Hash& key) const {
   dispatches.bind(1, to_string(key));
   while (dispatches.row()) found.us[dispatches.text(0)] = dispatches.real(1);
   if (found.us.empty()) return std::nullopt;
+  Statement searches(database_, "SELECT seconds FROM searches WHERE key = ?");
+  searches.bind(1, to_string(key));
+  if (searches.row()) found.found.seconds = searches.real(0);
+  Statement places(database_, "SELECT kernel, lane FROM places WHERE key = ? ORDER BY position");
+  places.bind(1, to_string(key));
+  while (places.row()) {
+    found.found.order.push_back(static_cast<int>(places.integer(0)));
+    found.found.lane.push_back(static_cast<int>(places.integer(1)));
+  }
   return found;
 }
 
@@ -61,6 +73,20 @@ void KernelProfiles::keep(const Hash& key, const runtime::DeviceReport& device,
         .bind(1, name)
         .bind(2, dispatch)
         .bind(3, us)
+        .run();
+  if (profile.found.seconds > 0) {
+    Statement(database_, "INSERT OR REPLACE INTO searches VALUES (?, ?)")
+        .bind(1, name)
+        .bind(2, profile.found.seconds)
+        .run();
+    Statement(database_, "DELETE FROM places WHERE key = ?").bind(1, name).run();
+  }
+  for (size_t k = 0; k < profile.found.order.size(); ++k)
+    Statement(database_, "INSERT INTO places VALUES (?, ?, ?, ?)")
+        .bind(1, name)
+        .bind(2, static_cast<int64_t>(k))
+        .bind(3, int64_t{profile.found.order[k]})
+        .bind(4, int64_t{profile.found.lane[k]})
         .run();
   Statement(database_, "COMMIT").run();
 }

@@ -15,9 +15,17 @@
 
 namespace obelisk::compiler {
 
+/// What a local search found (schedule/local_search.h).
+struct FoundDispatch {
+  double seconds = 0;            // that were searched for
+  std::vector<int> order, lane;  // kernels in order, and the lane of each of these; empty: nothing
+                                 // that was better
+};
+
 struct KernelProfile {
   std::map<int, double> nanos;       // by kernel: from its first task's start to its last one's end
-  std::map<std::string, double> us;  // by dispatch: of one run
+  std::map<std::string, double> us;  // by dispatch: of one run; "search": of the one that was found
+  FoundDispatch found;
 };
 
 class KernelProfiles {

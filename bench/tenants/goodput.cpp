@@ -6,6 +6,7 @@
 //           [--arrivals poisson,burst:1.5,burst:2,azure] [--factors 5,3,10,2] [--share 0.99]
 //           [--seconds 1.5] [--warm 0.2] [--tolerance 0.05] [--budget 300] [--submitters 1]
 //           [--seed 1] [--cache DIR] [--workers N] [--widths 132,66] [--on-device]
+//           [--requests FILE.csv]
 //
 // A deadline is a factor of the model's solo time: the median round trip of an answer while nobody
 // else asks, by the widest program. Models are asked in inverse proportion to it, so that each is
@@ -20,6 +21,7 @@
 //
 // Output: JSON, a line each, as it is known: `machine`, `model`, `point` (one rate for some
 // seconds), `cell` (the highest rate of a policy), `overload` (1.2 times the rate of vliw), `end`.
+// --requests: a line each request of each point, in microseconds, to see why some were late.
 // Inputs are DIR/NAME.PORT.bin; without DIR, random numbers, and ones where integers are wanted.
 #include <obelisk/obelisk.h>
 
@@ -33,6 +35,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -62,7 +65,7 @@ constexpr double kOverload = 1.2;  // of vliw's rate
 
 struct Wanted {
   std::vector<std::pair<std::string, std::string>> models;
-  std::string inputs, target = "cuda", precision = "keep", batch_dimension, cache;
+  std::string inputs, target = "cuda", precision = "keep", batch_dimension, cache, requests;
   std::vector<std::string> policies = {"vliw", "batch", "edf", "streams", "fifo", "time"};
   std::vector<std::string> arrivals = {"poisson", "burst:1.5", "burst:2", "azure"};
   std::vector<double> factors = {5, 3, 10, 2};
@@ -99,6 +102,8 @@ Wanted read(int argc, char** argv) {
       wanted.arrivals = split(value());
     else if (word == "--cache")
       wanted.cache = value();
+    else if (word == "--requests")
+      wanted.requests = value();
     else if (word == "--workers")
       wanted.workers = whole();
     else if (word == "--submitters")
@@ -219,7 +224,9 @@ struct Ask {
   Nanos submitted{0}, took{-1};     // on the client's clock; took: from arrival to the answer
   Nanos started{-1}, answered{-1};  // by the server's record, from when it was taken
   obelisk::Outcome outcome = obelisk::Outcome::kNotReady;
+  std::optional<Nanos> slack;  // that was left when it was started, as predicted
   int rows = 0, partners = 0;
+  std::string variant, reason;  // why it was started so, or refused; only for --requests
   std::atomic<bool> done{false};
 };
 
@@ -488,6 +495,7 @@ class Bench {
     const std::vector<obelisk::ServedModel> before = at.models();
     std::atomic<size_t> next{0};
     std::atomic<bool> cut{false};
+    const bool logs = !wanted_.requests.empty();
     asks->begun = Clock::now() + std::chrono::milliseconds(2);
     const auto submit = [&] {
       while (!cut) {
@@ -504,7 +512,7 @@ class Bench {
         const Nanos left = std::max<Nanos>(ask.at + ask.budget - ask.submitted, Nanos(1));
         at.submit(models_[static_cast<size_t>(ask.model)].name,
                   models_[static_cast<size_t>(ask.model)].inputs, {.deadline = left, .trace = true},
-                  [asks, k, warm](const obelisk::Response& got) {
+                  [asks, k, warm, logs](const obelisk::Response& got) {
                     Ask& mine = asks->each[k];
                     mine.took = Clock::now() - asks->begun - mine.at;
                     mine.outcome = got.outcome();
@@ -512,6 +520,13 @@ class Bench {
                       mine.started = trace->started, mine.answered = trace->answered;
                       mine.rows = trace->batch_rows;
                       mine.partners = static_cast<int>(trace->partners.size());
+                      if (logs) {
+                        mine.variant = trace->variant, mine.reason = trace->reason;
+                        mine.slack = trace->slack;
+                      }
+                    } else if (logs) {
+                      mine.reason = got.error();
+                      std::replace(mine.reason.begin(), mine.reason.end(), '"', '\'');
                     }
                     if (mine.at >= warm && (!got.ok() || mine.took > mine.budget)) ++asks->missed;
                     mine.done.store(true, std::memory_order_release);
@@ -533,9 +548,29 @@ class Bench {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));  // and its counters
     Point made = judge(*asks, warm, cut ? last : Nanos(static_cast<int64_t>(length * 1e9)));
     made.rate = rate, made.cut = cut;
+    if (logs) log(*asks, name, factor, policy, rate);
     check_counters(before, at.models(), *asks, made);
     ++points_, invalid_ += !made.valid, differ_ += !made.counts_agree;
     return made;
+  }
+
+  void log(const Asks& asks, const std::string& arrivals, double factor, const std::string& policy,
+           double rate) const {
+    const bool first = !std::filesystem::exists(wanted_.requests);
+    std::ofstream file(wanted_.requests, std::ios::app);
+    if (first)
+      file << "arrivals,factor,policy,rate,model,at,budget,submitted,started,answered,took,slack,"
+              "outcome,rows,partners,variant,reason\n";
+    for (const Ask& ask : asks.each) {
+      if (ask.submitted <= Nanos(0) || !ask.done.load(std::memory_order_acquire)) continue;
+      file << text("%s,%g,%s,%.0f,%s,%.1f,%.1f,%.1f,%.1f,%.1f,%.1f,%s,%d,%d,%d,\"%s\",\"%s\"\n",
+                   arrivals.c_str(), factor, policy.c_str(), rate,
+                   models_[static_cast<size_t>(ask.model)].name.c_str(), us(ask.at), us(ask.budget),
+                   us(ask.submitted), us(ask.started), us(ask.answered), us(ask.took),
+                   ask.slack ? text("%.1f", us(*ask.slack)).c_str() : "",
+                   static_cast<int>(ask.outcome), ask.rows, ask.partners, ask.variant.c_str(),
+                   ask.reason.c_str());
+    }
   }
 
   Point judge(const Asks& asks, Nanos warm, Nanos end) const {

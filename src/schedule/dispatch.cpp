@@ -56,52 +56,26 @@ Result<std::vector<int>> order_of(const std::string& name, const Dag& dag,
   return order;
 }
 
-Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all,
-                              const std::vector<Kernel>& kernels, const std::vector<int>& waves,
-                              const DispatchOptions& options) {
-  TRY(const std::vector<int> topological, topological_order(all));
-  const Dag dag = without_free(all, kernels, topological);
-  TRY(const Reachability reaches, Reachability::make(dag));
+/// Edges, priorities and reasons of an order of the kernels that launch something, and of their
+/// lanes. `dag`: without the other kernels; `waves`: of the policy of that name, which leads its
+/// edges from wave to wave; the others' lead along the partial order and the lanes.
+Result<Dispatch> place(const std::string& policy, const std::string& launch_order, const Dag& all,
+                       const Dag& dag, const std::vector<int>& topological,
+                       const std::vector<Kernel>& kernels, const std::vector<int>& order,
+                       const Lanes& lanes, const std::vector<int>* waves,
+                       const DispatchOptions& options) {
   Dispatch made;
-  made.policy = policy;
-  made.launch_order = !options.launch_order.empty() ? options.launch_order
-                      : policy == "opara" || policy == "critical" || policy == "waves"
-                          ? policy
-                          : "topological";
-  TRY(const std::vector<int> order, order_of(made.launch_order, all, kernels, waves, options));
-
-  // Lanes. `waves`: as many as its widest wave has kernels; a kernel's lane is its place in the
-  // wave.
-  Lanes lanes;
-  if (policy == "waves") {
-    std::vector<int> many;
-    lanes.lane.assign(dag.size(), 0);
-    for (const int kernel : order) {
-      many.resize(std::max<size_t>(many.size(), static_cast<size_t>(waves[kernel]) + 1), 0);
-      lanes.lane[kernel] = many[waves[kernel]]++;
-      lanes.count = std::max(lanes.count, many[waves[kernel]]);
-    }
-  } else if (policy == "sequential") {
-    lanes = allocate_sequential(dag);
-  } else {
-    lanes = policy == "opara" ? allocate_opara(dag, topological) : allocate_nimble(dag, reaches);
-  }
-  if (policy != "waves") {
-    number_lanes(order, lanes);
-    bound_lanes(order, options.streams, lanes);
-  }
-  made.lanes = lanes.count;
-
-  // The graph's edges: the order's, and from kernel to kernel of a lane, as few as say all of it.
+  made.policy = policy, made.launch_order = launch_order, made.lanes = lanes.count;
+  // As few edges as say all of it.
   Dag edges(dag.size());
   std::vector<double> nanos(dag.size(), 0);
   for (int v = 0; v < dag.size(); ++v)
     if (kernels[v].launches) nanos[v] = kernels[v].demand.nanos + options.node_nanos;
-  if (policy == "waves") {
+  if (waves) {
     std::vector<std::vector<int>> by_wave;
     for (const int kernel : order) {
-      by_wave.resize(std::max<size_t>(by_wave.size(), static_cast<size_t>(waves[kernel]) + 1));
-      by_wave[waves[kernel]].push_back(kernel);
+      by_wave.resize(std::max<size_t>(by_wave.size(), static_cast<size_t>((*waves)[kernel]) + 1));
+      by_wave[(*waves)[kernel]].push_back(kernel);
     }
     std::erase_if(by_wave, [](const auto& wave) { return wave.empty(); });
     for (size_t k = 1; k < by_wave.size(); ++k)
@@ -130,7 +104,7 @@ Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all,
     ahead.resize(std::max<size_t>(ahead.size(), static_cast<size_t>(depth[kernel]) + 1), 0);
     const int rank = ahead[depth[kernel]]++;
     Dispatched placed{kernel, position++, lanes.lane[kernel], 0, edges.before[kernel], ""};
-    const bool ranked = policy != "waves" && policy != "sequential";
+    const bool ranked = !waves && policy != "sequential";
     if (ranked) placed.priority = std::min(rank - (options.priorities - 1), 0);
     const Kernel& of = kernels[kernel];
     placed.reason = fmt::format("{}-bound ({})", to_string(of.kind), of.why_kind);
@@ -139,8 +113,8 @@ Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all,
                                    paths.from[kernel] / 1000, paths.critical / 1000);
     if (made.launch_order == "opara")
       placed.reason += "; of its class the least demand of those ready";
-    if (policy == "waves")
-      placed.reason += fmt::format("; wave {}", waves[kernel]);
+    if (waves)
+      placed.reason += fmt::format("; wave {}", (*waves)[kernel]);
     else if (ranked)
       placed.reason += fmt::format("; number {} of depth {}", rank, depth[kernel]);
     made.kernels.push_back(std::move(placed));
@@ -148,6 +122,43 @@ Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all,
   TRY_STATUS(validate_dispatch(all, kernels, made));
   made.predicted_nanos = predict(made.kernels, kernels, options);
   return made;
+}
+
+Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all,
+                              const std::vector<Kernel>& kernels, const std::vector<int>& waves,
+                              const DispatchOptions& options) {
+  TRY(const std::vector<int> topological, topological_order(all));
+  const Dag dag = without_free(all, kernels, topological);
+  const std::string launch_order = !options.launch_order.empty() ? options.launch_order
+                                   : policy == "opara" || policy == "critical" || policy == "waves"
+                                       ? policy
+                                       : "topological";
+  TRY(const std::vector<int> order, order_of(launch_order, all, kernels, waves, options));
+  // Lanes. `waves`: as many as its widest wave has kernels; a kernel's lane is its place in the
+  // wave.
+  Lanes lanes;
+  if (policy == "waves") {
+    std::vector<int> many;
+    lanes.lane.assign(dag.size(), 0);
+    for (const int kernel : order) {
+      many.resize(std::max<size_t>(many.size(), static_cast<size_t>(waves[kernel]) + 1), 0);
+      lanes.lane[kernel] = many[waves[kernel]]++;
+      lanes.count = std::max(lanes.count, many[waves[kernel]]);
+    }
+  } else if (policy == "sequential") {
+    lanes = allocate_sequential(dag);
+  } else if (policy == "opara") {
+    lanes = allocate_opara(dag, topological);
+  } else {
+    TRY(const Reachability reaches, Reachability::make(dag));
+    lanes = allocate_nimble(dag, reaches);
+  }
+  if (policy != "waves") {
+    number_lanes(order, lanes);
+    bound_lanes(order, options.streams, lanes);
+  }
+  return place(policy, launch_order, all, dag, topological, kernels, order, lanes,
+               policy == "waves" ? &waves : nullptr, options);
 }
 
 }  // namespace
@@ -194,7 +205,20 @@ Status check_options(const DispatchOptions& options) {
     return Error{Code::kUsage, "schedule",
                  "the dispatch waves has neither lanes nor an order of its own", "",
                  "--dispatch opara, nimble or critical with --launch-order and --streams"};
+  if (options.search_seconds > 0 && options.policy != "auto")
+    return Error{Code::kUsage, "schedule",
+                 fmt::format("the dispatch {} is not searched for", options.policy), "",
+                 "--dispatch auto with --search-seconds"};
   return ok_status();
+}
+
+Result<Dispatch> dispatch_as(const std::string& policy, const Dag& dag,
+                             const std::vector<Kernel>& kernels, const std::vector<int>& order,
+                             Lanes lanes, const DispatchOptions& options) {
+  TRY(const std::vector<int> topological, topological_order(dag));
+  number_lanes(order, lanes);
+  return place(policy, policy, dag, without_free(dag, kernels, topological), topological, kernels,
+               order, lanes, nullptr, options);
 }
 
 Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels,

@@ -92,6 +92,7 @@ struct DispatchOptions {
   std::string policy = "waves";   // waves, sequential, nimble, opara, critical, auto
   std::string launch_order = "";  // topological, opara, critical, random:SEED
   int streams = 0;                // lanes at most; 0: as many as the policy wants
+  double search_seconds = 0;      // of `auto`: for a local search that begins with its choice
   int sms = 1;                    // of the machine
   int priorities = 6;             // levels that the machine tells apart
   double node_nanos = 0;          // from a kernel's end to the start of one that follows it
@@ -121,6 +122,12 @@ struct Dispatch {
 /// for a cycle.
 Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
                           const std::vector<int>& waves, const DispatchOptions& options);
+
+/// Of an order of the kernels that launch something, and of their lanes (-1: of the others), in
+/// whatever way they came to be. Errors: kBuild where the order is none of the dag's.
+Result<Dispatch> dispatch_as(const std::string& policy, const Dag& dag,
+                             const std::vector<Kernel>& kernels, const std::vector<int>& order,
+                             Lanes lanes, const DispatchOptions& options);
 
 /// Whether each kernel that launches something is there once, behind all that it follows, positions
 /// are 0 and up, no lane leaves its order, and the edges lead wherever the partial order does.

@@ -153,6 +153,7 @@ def test_explain_dispatch(obelisk, model, compiled):
         (("--target", "cpu", "--dispatch", "opara"), "orders the kernels of a graph"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "best"), "--dispatch"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "opara", "--launch-order", "random"), "there is no launch order 'random'"),
+        (("--target", "sm_90a", "--granularity", "op", "--dispatch", "opara", "--search-seconds", "1"), "the dispatch opara is not searched for"),
         (("--target", "sm_90a", "--granularity", "op", "--streams", "2"), "neither lanes nor an order"),
     ],
 )
@@ -236,6 +237,39 @@ def test_auto_measures_where_a_gpu_is_and_keeps_what_it_found(obelisk, gpu, mode
     # Other lanes are another measurement.
     gpu.write_text("")
     assert "measured (us)" in explained(obelisk(*ask, "--streams", "2", code=0)) and launches() > 100
+
+
+def test_a_search_finds_what_takes_less_and_is_kept(obelisk, gpu, model, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(obelisk.environment, "STUB_DRIVER_FAST_FAR", "1")
+    words = ("--target", "cuda", "--granularity", "op", "--verify", "off", "--cache", "cache", "--dispatch", "auto", "--streams", "3")
+
+    def chosen(*flags):
+        gpu.write_text("")
+        answer = obelisk("compile", model, *words, "--explain", "dispatch", "--emit", "dispatch", "-d", "out", *flags, code=0)
+        said = explained(answer)
+        times = {name: float(us) for name, us in (one.split() for one in said.split("(us): ")[1].split(", "))}
+        kernels = json.loads((tmp_path / "out" / "dispatch.json").read_text())
+        closure(kernels)
+        assert len({kernel["lane"] for kernel in kernels}) <= 3
+        return said.split()[1].rstrip(","), times, kernels, gpu.read_text().count("graph ")
+
+    policy, times, kernels, _ = chosen()
+    assert "search" not in times
+    found, searched, better, launches = chosen("--search-seconds", "2")
+    assert found == "search" and launches > 100
+    assert searched["search"] < 0.99 * min(times.values())
+    assert better != kernels
+    # It is found again, by whoever asks for auto, and not searched for in no more seconds.
+    for flags in ((), ("--search-seconds", "1")):
+        assert chosen(*flags) == ("search", searched, better, 0)
+
+
+def test_a_search_by_prediction(compiled):
+    plain, _ = compiled("--dispatch", "auto")
+    found, _ = compiled("--dispatch", "auto", "--search-seconds", "30")
+    assert compiled("--dispatch", "auto", "--search-seconds", "30")[0] == found
+    closure(found)
+    assert {kernel["kernel"] for kernel in found} == {kernel["kernel"] for kernel in plain}
 
 
 def test_profile_has_a_row_for_each_lane(obelisk, gpu, model, tmp_path):  # noqa: F811

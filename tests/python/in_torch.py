@@ -427,6 +427,18 @@ def test_element_types(dtype):
 
 
 # ---- shapes ----
+def test_tf32_follows_pytorchs_switches(monkeypatch):
+    from obelisk.torch._backend import _allows_tf32
+    f32, f16, i64 = torch.zeros(2), torch.zeros(2, dtype=torch.float16), torch.zeros(2, dtype=torch.int64)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert not _allows_tf32([f32])  # matrices are not allowed to
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    assert _allows_tf32([f32, i64])
+    assert not _allows_tf32([f32, f16]) and not _allows_tf32([i64])
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert not _allows_tf32([f32])
+
+
 def test_a_program_for_each_shape():
     model = Mlp()
     fast = torch.compile(model, backend="obelisk", dynamic=True, options={"threads": 1})

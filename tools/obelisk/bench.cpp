@@ -330,6 +330,7 @@ Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source&
       Flags one = flags;
       one.granularity = granularity, one.dispatch = policy, one.launch_order = order;
       if (!is_graph && dispatches.size() > 1) one.dispatch = "waves", one.launch_order = "";
+      if (one.dispatch != "auto") one.search_seconds = 0;
       TRY(auto runner, make_runner(one, source, report));
       candidates.push_back({std::move(runner), is_graph && dispatches.size() > 1
                                                    ? policy + (order.empty() ? "" : " " + order)

@@ -188,6 +188,9 @@ void add_machine(CLI::App& verb, Flags& flags) {
   verb.add_option("--streams", flags.streams,
                   "of such a graph: lanes at most; 0: as many as --dispatch wants")
       ->check(CLI::Range(0, 1024));
+  verb.add_option("--search-seconds", flags.search_seconds,
+                  "of --dispatch auto: seconds for a search that begins with the quickest")
+      ->check(CLI::Range(0.0, 86400.0));
   verb.add_option("--dispatch-from", flags.dispatch_from,
                   "of such a graph: what --emit dispatch wrote, a file, in place of --dispatch")
       ->check(CLI::ExistingFile);
@@ -274,6 +277,7 @@ Result<compiler::Options> options_from(const Flags& flags) {
   options.load.memory_limit = Bytes{flags.memory_limit << 20};
   options.dispatch.policy = flags.dispatch, options.dispatch.launch_order = flags.launch_order,
   options.dispatch.streams = flags.streams;
+  options.dispatch.search_seconds = flags.search_seconds;
   options.wants_dispatch = flags.wants_lanes;
   if (!flags.dispatch_from.empty()) {
     if (flags.dispatch != "waves")

@@ -40,9 +40,10 @@ struct Flags {
   int sms = 0, threads = 0;
   std::string dispatch = "waves", launch_order, dispatch_from;  // of a graph of kernels
   int streams = 0;
-  std::string against;  // bench, verify: the other side, or empty
-  double seconds = 3;   // bench: how long the rounds go on
-  std::string onnx;     // inspect: where to write the graph for viewers
+  double search_seconds = 0;  // of --dispatch auto
+  std::string against;        // bench, verify: the other side, or empty
+  double seconds = 3;         // bench: how long the rounds go on
+  std::string onnx;           // inspect: where to write the graph for viewers
   bool json = false, portable = false;
   bool verify = false;        // run, bench, compile: what is compiled
   double verify_seconds = 0;  // that the reference may take; 0: as long as it wants

@@ -25,7 +25,7 @@ class Options(NamedTuple):
     programs: int = 64  # of one graph, for so many combinations of shapes; the one that was not used for longest goes first
     training: bool = True  # forward and backward graphs are compiled, too; False: they run eagerly
     target: str = "auto"  # "auto": the device on which the tensors lie
-    precision: str = "keep"
+    precision: str = "keep"  # on a GPU tf32 where PyTorch's switches allow it
     compile: Mapping[str, Any] = {}  # all other keywords
 
     @classmethod
@@ -123,6 +123,7 @@ class _Entry(NamedTuple):
     frozen: Tuple[Tuple[int, torch.Tensor, int], ...] = ()  # argument, the tensor, its version when it was read
     numbers: Mapping[int, Any] = {}  # outputs that are numbers
     reason: str = ""
+    precision: str = "keep"  # that the program was compiled with
 
     def fits(self, arguments: Sequence[Any]) -> bool:
         for index, tensor, version in self.frozen:
@@ -310,7 +311,7 @@ class CompiledGraph:
     def _judge(self, entry: _Entry, made: Sequence[torch.Tensor], eager: Sequence[Any], arguments: Sequence[Any]) -> Tuple[_Entry, List[Any]]:
         mine = self._assemble(made, entry, arguments)
         if self._options.verify != "never":
-            error, wrong = _verify.compare(mine, eager, self._eager, arguments, _EPS.get(self._options.precision, 0))
+            error, wrong = _verify.compare(mine, eager, self._eager, arguments, _EPS.get(entry.precision, 0))
             if wrong:
                 entry = _Entry(None, reason="wrong: " + wrong)
                 return entry, self._answer_of(eager, entry)
@@ -347,6 +348,9 @@ class CompiledGraph:
         if target == "auto":
             device = next(iter(devices), torch.device("cpu"))
             target = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
+        precision = self._options.precision
+        if precision == "keep" and target != "cpu" and _allows_tf32([arguments[index] for index in tensors]):
+            precision = "tf32"
         start = time.monotonic()
         exported, outputs = _export.export_static(self._inner, arguments, open_, frozen)
         self.report.export_seconds += time.monotonic() - start
@@ -355,14 +359,24 @@ class CompiledGraph:
         in_place = {name: name_of[self._written[node]] for name, node in zip(exported.outputs, self._computed)
                     if self._written.get(node) in name_of}
         model = _export.compile_exported(exported, {
-            "target": target, "precision": self._options.precision, "verify": False, "host_tail": False,
+            "target": target, "precision": precision, "verify": False, "host_tail": False,
             **({"in_place": in_place} if in_place else {}), **self._options.compile})
         self.report.compile_seconds += time.monotonic() - start
         self.report.weight_bytes = sum(arguments[index].nbytes for index in frozen)
         self.report.shared_bytes = sum(tensor.nbytes for tensor in exported.memory.values())
         program = _Program(model, list(zip(exported.inputs, open_)), outputs, exported.memory)
         self.report.updated_bytes = sum(arguments[index].nbytes for _, index in program.updates.values())
-        return _Entry(program, tuple((index, arguments[index], arguments[index]._version) for index in frozen))
+        return _Entry(program, tuple((index, arguments[index], arguments[index]._version) for index in frozen), precision=precision)
+
+
+def _allows_tf32(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether PyTorch itself may round the operands of all products of these tensors to tf32. Its two switches, for matrices and for
+    convolutions, must agree, and all floating-point tensors be f32, for a program has one precision."""
+    try:
+        allowed = torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # the switches of PyTorch 2.9 and later were set, and the older ones may not be read any more
+        allowed = torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == "tf32"
+    return bool(allowed) and {tensor.dtype for tensor in tensors if tensor.is_floating_point()} == {torch.float32}
 
 
 def _check(tensor: torch.Tensor) -> None:

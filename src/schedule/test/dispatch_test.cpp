@@ -324,6 +324,9 @@ TEST(Dispatch, UnknownNamesAreRefused) {
   EXPECT_EQ(said({.policy = "opara", .launch_order = "random:x"}),
             "there is no launch order 'random:x'");
   EXPECT_EQ(said({.streams = 2}), "the dispatch waves has neither lanes nor an order of its own");
+  EXPECT_EQ(said({.policy = "opara", .search_seconds = 1}),
+            "the dispatch opara is not searched for");
+  EXPECT_TRUE(check_options({.policy = "auto", .search_seconds = 1}).ok());
   EXPECT_TRUE(check_options({.policy = "auto", .launch_order = "random:17", .streams = 3}).ok());
 }
 

@@ -9,7 +9,8 @@
  * $STUB_DRIVER_EDGES: N edges of a graph
  *
  * Between two events pass 1 ms, and with $STUB_DRIVER_SLOW_EDGES a tenth more for each edge of the
- * graph that was launched last. $STUB_DRIVER_VERSION is the driver's version.
+ * graph that was launched last; with $STUB_DRIVER_FAST_FAR a hundredth less for each node that an
+ * edge of it leads over. $STUB_DRIVER_VERSION is the driver's version.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -17,9 +18,9 @@
 
 typedef unsigned long long Address;
 typedef struct {
-  int nodes, edges;
+  int nodes, edges, over; /* over: nodes that edges lead over */
 } Graph;
-static int edges_launched;
+static Graph launched;
 
 static void say(const char* what, long long number) {
   static FILE* log;
@@ -110,7 +111,9 @@ int cuEventDestroy_v2(void* event) { return 0; }
 int cuEventRecord(void* event, void* stream) { return 0; }
 int cuEventSynchronize(void* event) { return 0; }
 int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
-  *milliseconds = getenv("STUB_DRIVER_SLOW_EDGES") ? 1 + 0.1f * edges_launched : 1;
+  *milliseconds = 1;
+  if (getenv("STUB_DRIVER_SLOW_EDGES")) *milliseconds += 0.1f * launched.edges;
+  if (getenv("STUB_DRIVER_FAST_FAR")) *milliseconds -= 0.01f * launched.over;
   return 0;
 }
 
@@ -127,11 +130,13 @@ int cuGraphCreate(void** graph, unsigned flags) { return *graph = calloc(1, size
 int cuGraphDestroy(void* graph) { return 0; }
 int cuGraphAddKernelNode_v2(void** node, void* graph, void* const* before, size_t count,
                             const void* what) {
-  return ++((Graph*)graph)->nodes, some(node);
+  return *node = (void*)(intptr_t)++((Graph*)graph)->nodes, 0;
 }
 /* Edges are told where a test asks for them. */
 int cuGraphAddDependencies(void* graph, void* const* from, void* const* to, size_t count) {
   ((Graph*)graph)->edges += count;
+  for (size_t k = 0; k < count; ++k)
+    ((Graph*)graph)->over += (int)((intptr_t)to[k] - (intptr_t)from[k]) - 1;
   return getenv("STUB_DRIVER_EDGES") ? say("edge", count), 0 : 0;
 }
 int cuGraphAddDependencies_v2(void* graph, void* const* from, void* const* to, const void* kinds,
@@ -147,7 +152,7 @@ int cuGraphInstantiateWithFlags(void** ready, void* graph, unsigned long long fl
 }
 int cuGraphUpload(void* ready, void* stream) { return 0; }
 int cuGraphLaunch(void* ready, void* stream) {
-  edges_launched = ((Graph*)ready)->edges;
+  launched = *(Graph*)ready;
   return say("graph", ((Graph*)ready)->nodes), 0;
 }
 int cuGraphExecKernelNodeSetParams_v2(void* ready, void* node, const void* what) { return 0; }
