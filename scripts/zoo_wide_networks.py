@@ -329,12 +329,13 @@ def cached(name, model, layers=2, heads=2, size=16, past=9, steps=1, **sizes):
 
     def call(model, named):
         import transformers
-        kept = [(named[f"past.{k}.key"], named[f"past.{k}.value"]) for k in range(layers)]
+        kept = transformers.DynamicCache()
+        for k in range(layers):
+            kept.update(named[f"past.{k}.key"], named[f"past.{k}.value"], k)
         result = model(input_ids=named["input_ids"], position_ids=named["position_ids"],
-                       past_key_values=transformers.DynamicCache.from_legacy_cache(kept),
-                       use_cache=True)
-        pairs = result.past_key_values.to_legacy_cache()
-        return result.logits, *(part for pair in pairs for part in pair)
+                       past_key_values=kept, use_cache=True)
+        filled = result.past_key_values.layers
+        return result.logits, *(part for layer in filled for part in (layer.keys, layer.values))
 
     outputs = ["logits", *(f"present.{layer}.{part}" for layer in range(layers)
                            for part in ("key", "value"))]

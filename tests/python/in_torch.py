@@ -427,16 +427,47 @@ def test_element_types(dtype):
 
 
 # ---- shapes ----
-def test_tf32_follows_pytorchs_switches(monkeypatch):
+def test_a_program_whose_first_call_fails_has_a_second_chance(monkeypatch):
+    """And is not compiled a third time."""
+    calls, compiles = [], []
+    run, compile_ = backend._backend._Program.__call__, backend._backend.CompiledGraph._compile
+
+    def failing(self, *arguments, **options):
+        calls.append(1)
+        if len(calls) in fails:
+            raise obelisk.Error("this call fails")
+        return run(self, *arguments, **options)
+
+    def counted(self, arguments):
+        compiles.append(1)
+        return compile_(self, arguments)
+    monkeypatch.setattr(backend._backend._Program, "__call__", failing)
+    monkeypatch.setattr(backend._backend.CompiledGraph, "_compile", counted)
+    x = torch.randn(3, 4)
+    for fails, state in (({1}, "compiled"), ({1, 2}, "eager")):
+        calls.clear(), compiles.clear(), torch._dynamo.reset(), backend.reset()
+        fast = torch.compile(lambda x: torch.tanh(x) + 1, backend="obelisk", options={"threads": 1})
+        for _ in range(4):
+            same(fast(x), torch.tanh(x) + 1)
+        assert len(compiles) == 1 and len(calls) == (4 if state == "compiled" else 2)
+        (graph,) = backend.report()
+        assert graph.eager_calls == (1 if state == "compiled" else 4) and "a call failed" in next(iter(graph.reasons))
+
+
+def test_tf32_follows_pytorchs_switches():
     from obelisk.torch._backend import _allows_tf32
     f32, f16, i64 = torch.zeros(2), torch.zeros(2, dtype=torch.float16), torch.zeros(2, dtype=torch.int64)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert not _allows_tf32([f32])  # matrices are not allowed to
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    assert _allows_tf32([f32, i64])
-    assert not _allows_tf32([f32, f16]) and not _allows_tf32([i64])
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert not _allows_tf32([f32])
+    before = torch.get_float32_matmul_precision()
+    try:
+        with torch.backends.cudnn.flags(allow_tf32=True):
+            assert not _allows_tf32([f32])  # matrices are not allowed to
+            torch.set_float32_matmul_precision("high")
+            assert _allows_tf32([f32, i64])
+            assert not _allows_tf32([f32, f16]) and not _allows_tf32([i64])
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            assert not _allows_tf32([f32])
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_a_program_for_each_shape():
@@ -542,12 +573,20 @@ def test_training_can_be_left_to_eager():
         assert backend.report().compiled == 0
 
 
-@pytest.mark.parametrize("causal, biased, key_heads", [(False, None, 4), (True, None, 4), (False, "added", 2), (False, "seen", 4)])
-def test_attention_of_cudnn_is_decomposed(causal, biased, key_heads):
-    """What PyTorch takes on a GPU; the operator itself wants one."""
+@pytest.mark.parametrize("kind, causal, biased, key_heads", [
+    *((kind, causal, None, heads) for kind in ("cudnn", "efficient", "flash") for causal, heads in ((False, 4), (True, 4), (False, 2))),
+    *((kind, False, biased, 4) for kind in ("cudnn", "efficient") for biased in ("added", "seen"))])
+def test_attention_of_a_gpu_is_decomposed(kind, causal, biased, key_heads):
+    """What PyTorch takes on a GPU; the operators themselves want one."""
     from obelisk.torch import _decompositions
-    decomposed = _decompositions.inference()[torch.ops.aten._scaled_dot_product_cudnn_attention.default]
+    decomposed = _decompositions.inference()[getattr(torch.ops.aten, f"_scaled_dot_product_{kind}_attention").default]
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, key_heads, 5, 8), torch.randn(2, key_heads, 5, 8)
     bias = {None: None, "added": torch.randn(2, 4, 5, 5), "seen": torch.ones(5, 5, dtype=torch.bool).triu(-2)}[biased]
+    if kind == "flash":
+        made = decomposed(q, k, v, 0.0, causal)
+        assert len(made) == 9 and made[1].shape == (2, 4, 5)
+    else:
+        made = decomposed(q, k, v, bias, False, 0.0, causal)
+        assert len(made) == (9 if kind == "cudnn" else 4)
     wanted = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, enable_gqa=key_heads != 4)
-    same(decomposed(q, k, v, bias, False, 0.0, causal)[0], wanted)
+    same(made[0], wanted)

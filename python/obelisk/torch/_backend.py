@@ -151,6 +151,7 @@ class CompiledGraph:
         self.missing: List[str] = []  # operations that turned out to have no translation
         # By shapes; each shape's differ in the constants that they hold, for modules of one class share a graph.
         self._entries: "OrderedDict[Tuple[Any, ...], List[_Entry]]" = OrderedDict()
+        self._failed: Dict[Tuple[Any, ...], _Entry] = {}  # programs whose first call failed
         self._lock = threading.RLock()
         self._whole = "training is left to eager (options={'training': False})" if kind != "inference" and not options.training else ""
         self._views = _views_among(self._outputs)
@@ -280,8 +281,9 @@ class CompiledGraph:
                 _report.logger.info("%d parameters of a graph of %d operations have changed and are inputs from now on", len(changed), self.report.nodes)
                 self._constant -= changed
                 beside[:] = [each for each in beside if not any(index in changed for index, _, _ in each.frozen)]
+            tried = self._failed.pop(key, None)
             try:
-                entry = self._compile(arguments)
+                entry = tried if tried and tried.fits(arguments) else self._compile(arguments)
             except (_export.Refused, Error) as error:
                 entry = _Entry(None, reason=str(error))
             except Exception as error:  # an exporter may raise anything
@@ -293,8 +295,13 @@ class CompiledGraph:
             if entry.program is not None and (numbers or self._options.verify != "never"):
                 try:
                     made = entry.program(arguments, in_place=False)  # eager reads them, too
-                except Error as error:
-                    return _Entry(None, reason=f"a call failed: {error}"), None
+                except Error as error:  # perhaps because of these arguments: the program has a second chance
+                    failed = _Entry(None, reason=f"a call failed: {error}")
+                    if tried is None:
+                        self._failed[key] = entry
+                    else:
+                        beside.append(failed)
+                    return failed, None
                 eager = self._eagerly(arguments)
                 entry = entry._replace(numbers={index: eager[index] for index in numbers})
                 entry, answers = self._judge(entry, made, eager, arguments)
@@ -342,6 +349,8 @@ class CompiledGraph:
         frozen = [index for index in tensors if index in self._constant and not arguments[index].is_inference()]
         open_ = [index for index in tensors if index not in frozen]
         devices = {arguments[index].device for index in tensors if arguments[index].dim()}
+        if not devices:  # numbers only: those of a GPU are there, and others may be on the host
+            devices = {arguments[index].device for index in tensors if not arguments[index].is_cpu}
         if len(devices) > 1:
             raise _export.Refused("its tensors lie on several devices: " + ", ".join(sorted(map(str, devices))))
         target = self._options.target

@@ -99,18 +99,41 @@ def _flash_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, logsumexp: Any,
     return _flash_for_cpu_backward(grad, q, k, v, out, logsumexp, dropout_p, is_causal, scale=scale)
 
 
-def _cudnn_attention(q: Any, k: Any, v: Any, attn_bias: Any, compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False,
-                     return_debug_mask: bool = False, *, scale: Optional[float] = None) -> Any:
-    """What PyTorch takes for attention on a GPU with cuDNN; its exporter has no translation of it."""
-    if dropout_p or return_debug_mask:
-        return NotImplemented
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Optional[torch.Tensor], causal: bool,
+               scale: Optional[float]) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Softmax attention without dropout, and the logarithms of the sums of each row's exponentials: [batch, heads, rows of q, 1]."""
     if k.shape[1] != q.shape[1]:  # heads that share keys
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scores = _attention_scores(q, k, attn_bias, is_causal, q.shape[-1] ** -0.5 if scale is None else scale)
-    out = torch.softmax(scores, -1) @ v
-    sums = torch.logsumexp(scores.float(), -1, keepdim=True) if compute_log_sumexp else None
+    scores = _attention_scores(q, k, bias, causal, q.shape[-1] ** -0.5 if scale is None else scale)
+    return torch.softmax(scores, -1) @ v, torch.logsumexp(scores.float(), -1, keepdim=True)
+
+
+# What PyTorch takes for attention on a GPU. Its exporter has no translation of cuDNN's, and in some releases one of the others that fails.
+def _cudnn_attention(q: Any, k: Any, v: Any, attn_bias: Any, compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False,
+                     return_debug_mask: bool = False, *, scale: Optional[float] = None) -> Any:
+    if dropout_p or return_debug_mask:
+        return NotImplemented
+    out, sums = _attention(q, k, v, attn_bias, is_causal, scale)
     seed = torch.zeros((), dtype=torch.int64, device=q.device)
-    return out, sums, None, None, q.shape[2], k.shape[2], seed, seed, None
+    return out, sums if compute_log_sumexp else None, None, None, q.shape[2], k.shape[2], seed, seed, None
+
+
+def _efficient_attention(q: Any, k: Any, v: Any, attn_bias: Any, compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False, *,
+                         scale: Optional[float] = None) -> Any:
+    if dropout_p:
+        return NotImplemented
+    out, sums = _attention(q, k, v, attn_bias, is_causal, scale)
+    seed = torch.zeros((), dtype=torch.int64, device=q.device)
+    return out, sums.squeeze(-1) if compute_log_sumexp else sums.new_empty((*sums.shape[:2], 0)), seed, seed
+
+
+def _flash_attention(q: Any, k: Any, v: Any, dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *,
+                     scale: Optional[float] = None) -> Any:
+    if dropout_p or return_debug_mask:
+        return NotImplemented
+    out, sums = _attention(q, k, v, None, is_causal, scale)
+    seed = torch.zeros((), dtype=torch.int64, device=q.device)
+    return out, sums.squeeze(-1), None, None, q.shape[2], k.shape[2], seed, seed, out.new_empty(0)
 
 
 @functools.cache
@@ -119,8 +142,10 @@ def inference() -> Dict[Any, Callable[..., Any]]:
     known = torch._decomp.get_decompositions(
         [getattr(aten, name) for name in ("_native_batch_norm_legit_functional", "native_batch_norm", "cudnn_batch_norm",
                                           "_batch_norm_with_update_functional") if hasattr(aten, name)])
-    if hasattr(aten, "_scaled_dot_product_cudnn_attention"):
-        known[aten._scaled_dot_product_cudnn_attention.default] = _cudnn_attention
+    for name, attention in (("cudnn", _cudnn_attention), ("efficient", _efficient_attention), ("flash", _flash_attention)):
+        op = getattr(aten, f"_scaled_dot_product_{name}_attention", None)
+        if op is not None:
+            known[op.default] = attention
     return known
 
 
