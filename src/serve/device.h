@@ -51,6 +51,8 @@ class Device {
   virtual std::vector<int> widths() const = 0;
   /// Whether one program runs on any number of slots; else there is one for each width.
   virtual bool any_width() const = 0;
+  /// Whether programs may run beside others that have all slots (Policy::overlap).
+  virtual bool overlaps() const { return false; }
   /// Threads that start runs and wait for them: runs that may be in flight.
   virtual int threads(const Policy& policy) const = 0;
   /// How long a thread that has nothing to do polls for work before it sleeps.

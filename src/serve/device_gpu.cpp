@@ -42,9 +42,10 @@ class GpuDevice : public Device {
   std::string target() const override { return gpu_.architecture; }
   std::vector<int> widths() const override { return widths_; }
   bool any_width() const override { return false; }
+  bool overlaps() const override { return true; }
   int threads(const Policy& policy) const override {
     if (policy.kind == PolicyKind::kStreams) return policy.streams;
-    return gpu_.sms / *std::min_element(widths_.begin(), widths_.end());
+    return gpu_.sms / *std::min_element(widths_.begin(), widths_.end()) + policy.overlap;
   }
   std::chrono::microseconds hand_over() const override { return {}; }  // who submits never waits
   std::chrono::microseconds spin() const override {

@@ -107,10 +107,15 @@ struct Launch {
   size_t instances = 1;               // that share its launch, it among them
 };
 
+EngineOptions settled(EngineOptions options) {
+  if (!options.device || !options.device->overlaps()) options.policy.overlap = 0;
+  return options;
+}
+
 class LocalEngine : public Engine {
  public:
   explicit LocalEngine(EngineOptions options)
-      : options_(std::move(options)),
+      : options_(settled(std::move(options))),
         device_(options_.device
                     ? options_.device
                     : cpu_device(options_.workers, runtime::cache_folder(options_.cache))),
@@ -540,7 +545,7 @@ void LocalEngine::finish(std::span<Ended> all, Clock::time_point begun, Clock::t
 void LocalEngine::learn(const Launch& launch, Time took) {
   constexpr int kNew = 8;  // one part in so many is new
   const int number = launch.model->number;
-  if (number < 0 || launch.start.rows > launch.variant->batch()) return;
+  if (number < 0 || launch.start.rows > launch.variant->batch() || launch.start.beside > 0) return;
   ModelTimes& times = times_.models[static_cast<size_t>(number)];
   VariantTime& time = times.variants[static_cast<size_t>(launch.start.variant)];
   const VariantTime before = time;

@@ -48,7 +48,9 @@ struct Policy {
                          // who is neglected they always are
   bool instances = true;  // runs of models of the same code, each with its own weights, share a
                           // launch (a super-kernel)
-  bool shares = true;     // tenants beyond their share stand behind those within it
+  int overlap = 4;  // of what would be late on slots that become free, so many may run beside the
+                    // programs that have the slots: the hardware shares its processors among them
+  bool shares = true;   // tenants beyond their share stand behind those within it
   double margin = 1.1;  // predictions are multiplied by it before they are compared with a deadline
   double straggler = 1.5;  // a tenant whose runs take so many times the prediction is demoted
   Time gather{10'000};     // a request waits so long for those of other models that would share its

@@ -19,11 +19,11 @@ std::string text_of(const Admission& admission) {
 }
 
 std::string text_of(const Policy& p) {
-  return fmt::format("{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {} {} {:d} {}",
+  return fmt::format("{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {} {} {:d} {} {}",
                      to_string(p.kind), static_cast<int>(p.drop), p.admit_by_load ? 1 : 0,
                      p.streams, p.batches, p.narrow, p.foresee, p.hold, p.reserve, p.shares,
                      p.margin, p.straggler, p.patience.count(), p.share_slack.count(),
-                     p.best_effort.count(), p.promise, p.instances, p.gather.count());
+                     p.best_effort.count(), p.promise, p.instances, p.gather.count(), p.overlap);
 }
 
 bool read(std::istream& in, Time& time) {
@@ -47,8 +47,10 @@ bool read(std::istream& in, Policy& p) {
       !(in >> p.promise))
     return false;
   // Records of before launches were shared end here.
-  if (!(in >> p.instances)) return p.instances = false, true;
-  return read(in, p.gather);
+  if (!(in >> p.instances)) return p.instances = false, p.overlap = 0, true;
+  if (!read(in, p.gather)) return false;
+  if (!(in >> p.overlap)) p.overlap = 0;  // those of before programs overlapped
+  return true;
 }
 
 bool read(std::istream& in, Job& job) {

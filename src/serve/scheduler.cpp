@@ -58,7 +58,7 @@ class Deciding {
       : window_(window), times_(times), now_(now), policy_(policy) {
     for (const Flow& flow : window.flows()) next_.push_back(flow.waiting.begin());
     for (int m = 0; m < window.machines(); ++m)
-      free_.push_back(window.free(m)), programs_.push_back(0);
+      free_.push_back(std::max(window.left(m), 0)), programs_.push_back(0);
     for (const Running& run : window.running()) ++programs_[static_cast<size_t>(run.machine)];
     for (const Flow& flow : window.flows()) skipped_.push_back(model(flow.model).away > Time(0));
   }
@@ -279,6 +279,129 @@ class Deciding {
         if (held_[f]) skipped_[f] = false;  // slots are left over: no reason to hold
     }
     if (policy_.instances) share_launches();
+    while (overlap())  // who stood behind those may have room
+      while (place_one(false)) {
+      }
+  }
+
+  // ---- vliw: programs beside those that have the slots ----
+
+  /// What is too late for slots that become free starts at once beside the programs that have them,
+  /// where it is in time so and makes nobody late. Most urgent first; those that can wait keep the
+  /// slots that they wait for. Whether any started.
+  bool overlap() {
+    if (policy_.overlap == 0) return false;
+    std::vector<size_t> urgent;
+    for (size_t f = 0; f < next_.size(); ++f) {
+      if (!waits(f) || model_of(f).away > Time(0)) continue;
+      if (now_ - window_.flows()[f].served > policy_.patience) return false;  // its turn is next
+      if (head(f).deadline != kNever) urgent.push_back(f);
+    }
+    std::sort(urgent.begin(), urgent.end(), [&](size_t a, size_t b) {
+      return due(a) != due(b) ? due(a) < due(b) : head(a).key < head(b).key;
+    });
+    ends_.assign(free_.size(), {});
+    std::vector<int> fill(free_.size(), 0), beside(free_.size(), 0);
+    const auto note = [&](int machine, Time end, int slots, int aside) {
+      const auto m = static_cast<size_t>(machine);
+      ends_[m].emplace_back(end, slots + aside);
+      fill[m] += slots + aside, beside[m] += aside > 0;
+    };
+    for (const Running& run : window_.running())
+      note(run.machine, std::max(run.started + run.predicted, now_), run.slots, run.beside);
+    for (const Start& start : made_.starts)
+      note(start.machine, now_ + start.predicted, start.slots, start.beside);
+    for (size_t m = 0; m < free_.size(); ++m) {
+      ends_[m].emplace_back(
+          now_, free_[m] > 0 ? free_[m] : std::min(window_.left(static_cast<int>(m)), 0));
+      std::sort(ends_[m].begin(), ends_[m].end());
+    }
+    bool any = false;
+    for (const size_t f : urgent) {
+      if (takes_slots_later(f)) continue;
+      size_t m = free_.size();
+      for (size_t other = 0; other < free_.size(); ++other)
+        if (beside[other] < policy_.overlap && reserved_[other].at == kNever &&
+            (m == free_.size() || fill[other] < fill[m]))
+          m = other;
+      if (m == free_.size()) continue;
+      const int before = fill[m];
+      if (start_beside(f, static_cast<int>(m), fill[m])) {
+        ++beside[m];
+        free_[m] = std::max(free_[m] - (fill[m] - before), 0);
+        skipped_[f] = false, any = true;
+      }
+    }
+    return any;
+  }
+
+  /// Whether a flow's head is in time on slots that are or become free, which are then its own.
+  bool takes_slots_later(size_t f) {
+    for (auto& ends : ends_) {
+      int free = 0;
+      for (size_t k = 0; k < ends.size(); ++k) {
+        free += ends[k].second;
+        int width = 0;
+        for (const VariantTime& variant : model_of(f).variants)
+          if (variant.width <= free && holds(model_of(f), variant, head(f).rows) &&
+              ends[k].first + scaled(expected(f, variant), policy_.margin) <= head(f).deadline)
+            width = width == 0 ? variant.width : std::min(width, variant.width);
+        if (width == 0) continue;
+        for (size_t of = k + 1; of-- > 0 && width > 0;) {
+          const int taken = std::clamp(ends[of].second, 0, width);
+          ends[of].second -= taken, width -= taken;
+        }
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// `fill`: slots of the machine that programs fill, more than there are where some overlap. All
+  /// take longer by what there are too few.
+  bool start_beside(size_t f, int machine, int& fill) {
+    const ModelTimes& timed = model_of(f);
+    int chosen = -1;
+    Time least = kNever;
+    for (size_t v = 0; v < timed.variants.size(); ++v) {
+      const VariantTime& variant = timed.variants[v];
+      if (!holds(timed, variant, head(f).rows) || variant.batch != smallest(timed, head(f).rows))
+        continue;
+      const double crowd = std::max(
+          static_cast<double>(fill + variant.width) / static_cast<double>(window_.slots()), 1.0);
+      const Time time = scaled(expected(f, variant), crowd);
+      if (time < least) least = time, chosen = static_cast<int>(v);
+    }
+    if (chosen < 0 || now_ + scaled(least, policy_.margin) > head(f).deadline) return false;
+    const VariantTime& variant = timed.variants[static_cast<size_t>(chosen)];
+    const Time delay =
+        scaled(expected(f, variant), static_cast<double>(variant.width) / window_.slots());
+    for (const Running& run : window_.running()) {
+      if (run.machine != machine) continue;
+      const Time end = std::max(run.started + run.predicted, now_);
+      for (const Time deadline : run.deadlines)
+        if (end <= deadline && end + delay > deadline) return false;
+    }
+    for (const Start& start : made_.starts)
+      if (start.machine == machine && start.slack >= Time(0) && start.slack < delay) return false;
+    Start start{.machine = machine,
+                .model = window_.flows()[f].model,
+                .variant = chosen,
+                .predicted = least,
+                .why = Why::kOverlaps,
+                .beside = variant.width,
+                .delay = delay};
+    start.jobs.push_back(head(f)), start.rows = head(f).rows;
+    ++next_[f];
+    for (Start& other : made_.starts)
+      if (other.machine == machine) {
+        other.predicted += delay;
+        if (other.slack != kNever) other.slack -= delay;
+      }
+    fill += variant.width;
+    take(start);
+    begin(std::move(start));
+    return true;
   }
 
   /// Starts of one code on one machine become one launch.
@@ -388,12 +511,17 @@ class Deciding {
     start.jobs.push_back(head(f)), start.rows = head(f).rows;
     ++next_[f];
     if (policy_.batches) join(start, variant.batch, now_ + time);
-    left_[m] -= static_cast<int>(start.jobs.size());
+    take(start);
+    begin(std::move(start));
+    return true;
+  }
+
+  /// The requests of a start wait no more, and its tenants have had its slots.
+  void take(const Start& start) {
+    left_[static_cast<size_t>(start.model)] -= static_cast<int>(start.jobs.size());
     for (const Job& job : start.jobs)
       used_[static_cast<size_t>(job.tenant)] +=
           slot_time(start, job) / window_.tenants()[static_cast<size_t>(job.tenant)].weight;
-    begin(std::move(start));
-    return true;
   }
 
   /// Requests that are likely to come while a program of this one runs, by how often they came of
@@ -508,6 +636,8 @@ class Deciding {
   std::vector<int> free_, programs_;  // by machine
   int last_turn_ = -1;
   // of vliw
+  std::vector<std::vector<std::pair<Time, int>>>
+      ends_;  // by machine: slots that are free from then
   struct Reserved {
     Time at;
     int beside;
@@ -576,11 +706,11 @@ Time earliest_end(const Window& window, const ModelTimes& model, Time now, const
   Time best = kNever;
   std::vector<std::pair<Time, int>> ends;
   for (int machine = 0; machine < window.machines(); ++machine) {
-    ends.assign(1, {now, window.free(machine)});
+    ends.assign(1, {now, window.left(machine)});
     for (const Running& run : window.running())
       if (run.machine == machine)
         ends.emplace_back(std::max(run.started + scaled(run.predicted, policy.margin), now),
-                          run.slots);
+                          run.slots + run.beside);
     std::sort(ends.begin() + 1, ends.end());
     int free = 0;
     for (const auto& [at, slots] : ends) {
@@ -593,6 +723,28 @@ Time earliest_end(const Window& window, const ModelTimes& model, Time now, const
     }
   }
   return best;
+}
+
+/// Whether a request is in time beside what has the slots, if it starts at once.
+bool overlaps_in_time(const Window& window, const ModelTimes& model, Time now, const Policy& policy,
+                      const Job& job) {
+  if (policy.kind != PolicyKind::kVliw || policy.overlap == 0 || model.away > Time(0)) return false;
+  for (int machine = 0; machine < window.machines(); ++machine) {
+    int fill = 0, beside = 0;
+    for (const Running& run : window.running())
+      if (run.machine == machine) fill += run.slots + run.beside, beside += run.beside > 0;
+    if (beside >= policy.overlap) continue;
+    for (const VariantTime& variant : model.variants) {
+      const double crowd =
+          std::max(static_cast<double>(fill + variant.width) / window.slots(), 1.0);
+      if (holds(model, variant, job.rows) && variant.batch == smallest(model, job.rows) &&
+          now + scaled(usual(variant) * passes(variant, job.rows),
+                       crowd * std::max(policy.margin, window.caution(job.model))) <=
+              job.deadline)
+        return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -616,6 +768,7 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
   }
   const Time delay(static_cast<int64_t>(ahead / window.slots() / window.machines()));
   const Time end = earliest_end(window, model, now, policy, job.rows) + delay + model.away;
+  if (!full && ahead == 0 && overlaps_in_time(window, model, now, policy, job)) return {};
   if (full) return {false, Why::kQueueFull, std::max(end - now, Time(1'000'000))};
   // What it waits for is known less well than how long it runs itself.
   const Time waits = std::max(end - now - quick, Time(0));

@@ -39,8 +39,8 @@ class Random {
 /// A run on a machine, as it is in truth.
 struct Live {
   uint64_t id = 0;
-  int machine = 0, slots = 0;
-  Time started{0}, alone{0}, beside{0};
+  int machine = 0, slots = 0, beside = 0;
+  Time started{0}, alone{0}, all_busy{0};
   const std::vector<Time>* streams = nullptr;
   double factor = 1;  // noise, stragglers, passes
   double done = 0;    // of 1
@@ -94,21 +94,24 @@ class Machines {
   void rates(size_t m, double now) {
     std::vector<Live>& lives = by_machine_[m];
     int busy = 0;
-    for (const Live& live : lives) busy += live.slots;
+    for (const Live& live : lives) busy += live.slots + live.beside;
+    // Programs that fill more slots than there are share them.
+    const double crowd = std::max(static_cast<double>(busy) / slots_, 1.0);
     for (Live& live : lives) {
       double nanos = 0;
-      if (live.slots == 0) {  // whole programs on streams
+      if (live.slots + live.beside == 0) {  // whole programs on streams
         const size_t together = lives.size() - 1;
         nanos = live.streams->empty()
                     ? static_cast<double>(live.alone.count()) * static_cast<double>(together + 1)
                     : static_cast<double>(
                           (*live.streams)[std::min(together, live.streams->size() - 1)].count());
       } else {
-        const double others = slots_ > live.slots
-                                  ? static_cast<double>(busy - live.slots) / (slots_ - live.slots)
-                                  : 0;
-        nanos = static_cast<double>(live.alone.count()) +
-                static_cast<double>((live.beside - live.alone).count()) * others;
+        const int own = live.slots + live.beside;
+        const double others =
+            slots_ > own ? std::min(static_cast<double>(busy - own) / (slots_ - own), 1.0) : 0;
+        nanos = (static_cast<double>(live.alone.count()) +
+                 static_cast<double>((live.all_busy - live.alone).count()) * others) *
+                crowd;
       }
       live.per_ns = 1 / std::max(nanos * live.factor, 1.0);
       live.end = std::ceil(now + std::max(1 - live.done, 0.0) / live.per_ns - 1e-6);
@@ -222,9 +225,10 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
       Live live{.id = run++,
                 .machine = start.machine,
                 .slots = start.slots,
+                .beside = start.beside,
                 .started = now,
                 .alone = variant.alone,
-                .beside = variant.beside,
+                .all_busy = variant.beside,
                 .streams = &model.streams};
       live.factor = (start.rows + variant.batch - 1) / variant.batch;
       if (options.noise > 0) live.factor *= std::exp(options.noise * random.normal());

@@ -26,6 +26,8 @@ std::string to_string(Why why) {
       return "its part of the room: others wait for slots, too";
     case Why::kWidened:
       return "wider than its part of the room, for its deadline";
+    case Why::kOverlaps:
+      return "beside programs that have the slots: on slots that become free it would be late";
     case Why::kPassed:
       return "the deadline passed while it waited";
     case Why::kHopeless:
@@ -48,8 +50,8 @@ Time due_of(const Job& job, const Policy& policy) {
 }
 
 double slot_time(const Start& start, const Job& job) {
-  return static_cast<double>(start.predicted.count()) * std::max(start.slots, 1) * job.rows /
-         start.rows;
+  return static_cast<double>(start.predicted.count()) * std::max({start.slots, start.beside, 1}) *
+         job.rows / start.rows;
 }
 
 int Window::add_tenant(double weight) {
@@ -142,9 +144,11 @@ uint64_t Window::apply(const Decisions& decisions, const Policy& policy, Time no
       Tenant& tenant = tenants_[static_cast<size_t>(job.tenant)];
       tenant.used += slot_time(start, job) / tenant.weight;
     }
+    for (Running& run : running_)
+      if (run.machine == start.machine) run.predicted += start.delay;
     running_.push_back({next_run_++, start.machine, start.model, start.variant, start.slots,
                         start.jobs.front().tenant, static_cast<int>(start.jobs.size()), now,
-                        start.predicted});
+                        start.predicted, start.beside});
     for (const Job& job : start.jobs)
       if (job.deadline != kNever) running_.back().deadlines.push_back(job.deadline);
   }
@@ -181,6 +185,13 @@ void Window::judge(int model, bool in_time, const Policy& policy) {
   double& caution = caution_[static_cast<size_t>(model)];
   caution += in_time ? -kStep * (1 - policy.promise) / policy.promise : kStep;
   caution = std::clamp(caution, 1.0, kMost);
+}
+
+int Window::left(int machine) const {
+  int left = free(machine);
+  for (const Running& run : running_)
+    if (run.machine == machine) left -= run.beside;
+  return left;
 }
 
 int Window::running_of(int model) const {

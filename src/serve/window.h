@@ -64,6 +64,7 @@ enum class Why : uint8_t {
   kWidest,    // nobody else has work for the slots
   kShared,    // as wide as the others that wait leave room
   kWidened,   // wider than its part, for its deadline
+  kOverlaps,  // beside programs that have the slots: on slots that become free it would be late
   kPassed,    // the deadline passed
   kHopeless,  // it would have passed before an answer
   kQueueFull,
@@ -81,7 +82,11 @@ struct Start {
   Time predicted{0}, slack{0};  // slack: of its most urgent request, by that prediction
   Why why = Why::kInTurn;
   bool held = false;  // it waited for partners before
-  int launch = 0;     // starts with the same number, above 0, share a launch
+  // Of one that overlaps, which has no slots: how many its program fills, and by what it makes
+  // those longer that run on its machine.
+  int beside = 0;
+  Time delay{0};
+  int launch = 0;  // starts with the same number, above 0, share a launch
   std::vector<Job> jobs;
 };
 
@@ -107,6 +112,7 @@ struct Running {
       tenant = 0;  // tenant: of its most urgent request
   int requests = 0;
   Time started{0}, predicted{0};
+  int beside = 0;                    // as of its start
   std::vector<Time> deadlines = {};  // of its requests that have one
 };
 
@@ -129,6 +135,8 @@ class Window {
   int machines() const { return static_cast<int>(free_.size()); }
   int slots() const { return slots_; }
   int free(int machine) const { return free_[static_cast<size_t>(machine)]; }
+  /// Of these, what programs that overlap leave: they have the slots that become free.
+  int left(int machine) const;
   const std::vector<Flow>& flows() const { return flows_; }
   const std::vector<Tenant>& tenants() const { return tenants_; }
   const std::vector<Running>& running() const { return running_; }

@@ -324,10 +324,12 @@ int simulate(const Flags& flags, const SimulateFlags& wanted) {
         const auto at = parts.find(part);
         if (part == "promise")
           options.policy.promise = 0;
+        else if (part == "overlap")
+          options.policy.overlap = 0;
         else if (at == parts.end())
           return usage(fmt::format("the scheduler has no part '{}'", part),
-                       "batches, narrow, foresee, hold, reserve, instances, shares, admission, "
-                       "promise");
+                       "batches, narrow, foresee, hold, reserve, instances, overlap, shares, "
+                       "admission, promise");
         else
           *at->second = false;
       }

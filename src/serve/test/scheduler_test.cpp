@@ -72,6 +72,7 @@ History history(uint32_t seed) {
     *part = random() % 4 != 0;
   policy.reserve = random() % 2 == 0;
   if (random() % 2) policy.gather = Time(pick(random, 0, 100'000));
+  if (random() % 4 == 0) policy.overlap = pick(random, 0, 2);
   if (random() % 4 == 0) policy.promise = random() % 2 ? 0 : 0.8;
   made.options.machines = pick(random, 1, 3);
   made.options.queue_limit = random() % 4 ? 1024 : pick(random, 1, 8);
@@ -116,8 +117,12 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
       for (const Flow& flow : window.flows())
         for (const auto& one : flow.waiting) waiting.insert(one.job.key);
       std::vector<int> free, programs(static_cast<size_t>(window.machines()), 0);
-      for (int m = 0; m < window.machines(); ++m) free.push_back(window.free(m));
-      for (const Running& run : window.running()) ++programs[static_cast<size_t>(run.machine)];
+      std::vector<int> overlapping(static_cast<size_t>(window.machines()), 0);
+      for (int m = 0; m < window.machines(); ++m) free.push_back(window.left(m));
+      for (const Running& run : window.running()) {
+        ++programs[static_cast<size_t>(run.machine)];
+        overlapping[static_cast<size_t>(run.machine)] += run.beside > 0;
+      }
       for (const GiveUp& given : decisions.given_up) {
         ASSERT_TRUE(waiting.count(given.job.key) && taken.insert(given.job.key).second);
         ASSERT_NE(given.job.deadline, kNever) << "given up without a deadline";
@@ -141,8 +146,10 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
                                       .variants[static_cast<size_t>(first.variant)]
                                       .code);
         }
-        free[static_cast<size_t>(start.machine)] -= start.slots;
-        ASSERT_GE(free[static_cast<size_t>(start.machine)], 0) << "slots are given twice";
+        free[static_cast<size_t>(start.machine)] -= start.slots + start.beside;
+        if (start.beside == 0) {
+          ASSERT_GE(free[static_cast<size_t>(start.machine)], 0) << "slots are given twice";
+        }
         ++programs[static_cast<size_t>(start.machine)];
         int rows = 0;
         for (const Job& job : start.jobs) {
@@ -161,7 +168,22 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
         if (policy.kind == PolicyKind::kStreams) {
           ASSERT_LE(programs[static_cast<size_t>(start.machine)], policy.streams);
         } else {
-          ASSERT_EQ(start.slots, policy.kind == PolicyKind::kVliw ? variant.width : window.slots());
+          const bool overlaps = start.why == Why::kOverlaps;
+          ASSERT_EQ(start.slots, overlaps                           ? 0
+                                 : policy.kind == PolicyKind::kVliw ? variant.width
+                                                                    : window.slots());
+          ASSERT_EQ(start.beside, overlaps ? variant.width : 0);
+          if (overlaps) {
+            ASSERT_EQ(policy.kind, PolicyKind::kVliw);
+            ASSERT_LE(++overlapping[static_cast<size_t>(start.machine)], policy.overlap);
+            ASSERT_EQ(start.jobs.size(), 1u);
+            for (const Running& run : window.running())  // that was to be in time still is
+              for (const Time deadline : run.deadlines)
+                if (const Time end = std::max(run.started + run.predicted, now);
+                    run.machine == start.machine && end <= deadline) {
+                  ASSERT_LE(end + start.delay, deadline);
+                }
+          }
         }
         if (policy.kind != PolicyKind::kBatch &&
             !(policy.kind == PolicyKind::kVliw && policy.batches)) {
@@ -360,7 +382,8 @@ TEST(Scheduler, NobodyStarvesAndNeglectedModelsGetTheWholeMachine) {
     SimulationOptions options;
     options.policy = policy_named("vliw").value();
     options.policy.promise = 0;  // as many as may be are admitted
-    const Time bound = options.policy.patience + longest + 2ms;
+    // What runs when its patience ends may have been made longer by programs beside it.
+    const Time bound = options.policy.patience + 3 * longest + 2ms;
     options.decided = [&](const Window& window, const Decisions&, Time now) {
       for (const Flow& flow : window.flows())
         if (flow.model == narrow && !flow.waiting.empty()) {
@@ -639,6 +662,63 @@ TEST(Scheduler, ARequestWaitsForThoseThatShareItsLaunch) {
   EXPECT_EQ(run_all(24ms + 60us).starts.size(), 2u);
   arrives(0, 28ms, 28ms + 1020us);
   EXPECT_EQ(run_all(28ms).starts.size(), 1u);
+}
+
+TEST(Scheduler, WhatWouldBeLateOnSlotsThatBecomeFreeOverlaps) {
+  const Times times{{{.variants = {{1, 8, 1000us, 1000us}, {1, 4, 1500us, 1500us}}},
+                     {.variants = {{1, 8, 100us, 100us}, {1, 2, 200us, 220us}}}}};
+  Policy policy;
+  policy.foresee = policy.hold = false;
+  Window window(1, 8);
+  window.add_tenant(1);
+  const auto arrives = [&](uint64_t key, int model, Time now, Time deadline) {
+    window.arrive({.key = key, .model = model, .arrival = now, .deadline = deadline}, policy);
+  };
+  const auto step = [&](Time now) {
+    Decisions decisions = decide(window, times, now, policy);
+    window.apply(decisions, policy, now);
+    return decisions.starts;
+  };
+  arrives(1, 0, 0us, 3000us);
+  ASSERT_EQ(step(0us).size(), 1u);  // all eight slots for 1000 us
+  // 1000 us are left, this one has 500: a program of two slots makes ten of eight.
+  const auto ask = [&](Time now, Time deadline) {
+    return admit(window, times, now, policy,
+                 {.key = 99, .model = 1, .arrival = now, .deadline = deadline}, 8);
+  };
+  EXPECT_TRUE(ask(0us, 500us).taken);
+  arrives(2, 1, 0us, 500us);
+  const std::vector<Start> beside = step(0us);
+  ASSERT_EQ(beside.size(), 1u);
+  EXPECT_EQ(beside[0].why, Why::kOverlaps);
+  EXPECT_EQ(beside[0].slots, 0);
+  EXPECT_EQ(beside[0].beside, 8) << "100 us with all, 16 of 8: 200 us; with two 275 us";
+  EXPECT_EQ(beside[0].predicted, Time(200us));
+  EXPECT_EQ(beside[0].delay, Time(100us));
+  EXPECT_EQ(window.running()[0].predicted, Time(1100us)) << "it is disturbed for as long";
+  EXPECT_EQ(window.left(0), -8) << "it has the slots that become free";
+  // Who has time waits.
+  arrives(3, 1, 0us, 2000us);
+  EXPECT_TRUE(step(0us).empty());
+  // Whoever runs is not made late: 1100 us and another 100 are beyond its deadline.
+  Window other(1, 8);
+  other.add_tenant(1);
+  other.arrive({.key = 1, .model = 0, .deadline = Time(1050us)}, policy);
+  other.apply(decide(other, times, 0us, policy), policy, 0us);
+  other.arrive({.key = 2, .model = 1, .deadline = Time(500us)}, policy);
+  EXPECT_TRUE(decide(other, times, 0us, policy).starts.empty());
+  // And it is a part with a switch.
+  policy.overlap = 0;
+  Window without(1, 8);
+  without.add_tenant(1);
+  without.arrive({.key = 1, .model = 0, .deadline = Time(3000us)}, policy);
+  without.apply(decide(without, times, 0us, policy), policy, 0us);
+  without.arrive({.key = 2, .model = 1, .deadline = Time(500us)}, policy);
+  EXPECT_TRUE(decide(without, times, 0us, policy).starts.empty());
+  EXPECT_EQ(admit(without, times, 0us, policy,
+                  {.key = 9, .model = 1, .arrival = 0us, .deadline = Time(500us)}, 8)
+                .why,
+            Why::kLoad);
 }
 
 TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {
