@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "network.h"
+#include "serve/lanes.h"
 #include "serve/policy.h"
 
 namespace obelisk::serve {
@@ -55,8 +56,8 @@ class Device {
   virtual bool overlaps() const { return false; }
   /// Threads that start runs and wait for them: runs that may be in flight.
   virtual int threads(const Policy& policy) const = 0;
-  /// How long a thread that has nothing to do polls for work before it sleeps.
-  virtual std::chrono::microseconds spin() const = 0;
+  /// How long threads that have nothing to do poll for work before they sleep.
+  virtual Lanes::Spin spin() const { return {}; }
   /// What it costs to hand a run to another thread: shorter ones are run by the thread that
   /// submits.
   virtual std::chrono::microseconds hand_over() const = 0;

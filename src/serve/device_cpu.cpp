@@ -144,7 +144,6 @@ class CpuDevice : public Device {
   int threads(const Policy& policy) const override {
     return policy.kind == PolicyKind::kStreams ? policy.streams : workers_;
   }
-  std::chrono::microseconds spin() const override { return {}; }  // cores are for the workers
   std::chrono::microseconds hand_over() const override { return kWake; }
   void aim(int, compiler::Options& options) const override {
     options.sms = workers_, options.threads = workers_;

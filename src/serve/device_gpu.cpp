@@ -48,8 +48,9 @@ class GpuDevice : public Device {
     return gpu_.sms / *std::min_element(widths_.begin(), widths_.end()) + policy.overlap;
   }
   std::chrono::microseconds hand_over() const override { return {}; }  // who submits never waits
-  std::chrono::microseconds spin() const override {
-    return spins_ ? kIdleSpin : std::chrono::microseconds(0);
+  Lanes::Spin spin() const override {
+    if (!spins_) return {};
+    return {.all = kIdleSpin, .longer = kPause, .some = std::max(cores_we_may_use() / 8, 1)};
   }
   void aim(int width, compiler::Options& options) const override {
     options.target = gpu_.architecture, options.sms = width;
@@ -78,9 +79,10 @@ class GpuDevice : public Device {
   bool works() const override { return runtime::describe_gpu(index_).ok(); }
 
  private:
-  /// Chosen, not measured: an idle thread polls about as long as waking it is expected to take, and
-  /// the end of a run is polled for longer than most programs last.
-  static constexpr std::chrono::microseconds kIdleSpin{50}, kRunSpin{2000};
+  /// Chosen, not measured: an idle thread polls about as long as waking it is expected to take, one
+  /// of eight cores through pauses of a server that is asked at least 20 times a second, and the
+  /// end of a run for longer than most programs last.
+  static constexpr std::chrono::microseconds kIdleSpin{50}, kPause{50'000}, kRunSpin{2000};
   const int index_;
   const runtime::GpuDescription gpu_;
   const std::vector<int> widths_;

@@ -128,7 +128,7 @@ class LocalEngine : public Engine {
         busy_(static_cast<size_t>(slots_), false),
         lanes_(device_->threads(options_.policy), device_->spin()),
         mover_(1),
-        alarm_([this] { act([](auto&) {}); }, device_->spin()),
+        alarm_([this] { act([](auto&) {}); }, device_->spin().all),
         loader_([this] { load_models(); }) {
     if (record_.is_open()) recorder_.emplace(record_, 1, slots_, options_.policy);
   }

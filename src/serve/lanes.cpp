@@ -7,7 +7,7 @@
 
 namespace obelisk::serve {
 
-Lanes::Lanes(int count, std::chrono::microseconds spin, int niceness) : spin_(spin) {
+Lanes::Lanes(int count, Spin spin, int niceness) : spin_(spin) {
   for (int k = 0; k < count; ++k)
     threads_.emplace_back([this, niceness] {
       if (niceness != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), niceness);
@@ -36,24 +36,32 @@ void Lanes::run(std::function<void()> work) {
   if (wake) changed_.notify_one();
 }
 
-/// Until there is work, or for as long as the lanes spin. Without the lock; what was seen may be
-/// gone when it comes.
-void Lanes::look(std::unique_lock<std::mutex>& lock) {
-  ++spinning_;
+/// Until there is work, or for so long. Without the lock; what was seen may be gone when it comes.
+void Lanes::poll(std::unique_lock<std::mutex>& lock, std::chrono::microseconds time) {
   lock.unlock();
-  const auto until = std::chrono::steady_clock::now() + spin_;
+  const auto until = std::chrono::steady_clock::now() + time;
   constexpr int kLooks = 64;  // between looks at the clock
   do {
     for (int k = 0; k < kLooks && waiting_ == 0; ++k) spin_pause();
-  } while (waiting_ == 0 && std::chrono::steady_clock::now() < until);
+  } while (waiting_ == 0 && !ends_ && std::chrono::steady_clock::now() < until);
   lock.lock();
+}
+
+void Lanes::look(std::unique_lock<std::mutex>& lock) {
+  ++spinning_;
+  poll(lock, spin_.all);
+  if (work_.empty() && !ends_ && longer_ < spin_.some) {
+    ++longer_;
+    poll(lock, spin_.longer);
+    --longer_;
+  }
   --spinning_;
 }
 
 void Lanes::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    if (spin_.count() > 0 && !ends_ && work_.empty()) look(lock);
+    if (spin_.all.count() > 0 && !ends_ && work_.empty()) look(lock);
     changed_.wait(lock, [this] { return ends_ || !work_.empty(); });
     if (work_.empty()) return;
     std::function<void()> work = std::move(work_.front());

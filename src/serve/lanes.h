@@ -17,9 +17,15 @@ namespace obelisk::serve {
 /// Runs what it is given, first come first served.
 class Lanes {
  public:
-  /// `spin`: how long an idle thread looks for work before it sleeps. `niceness`: of its threads;
-  /// 19 stands behind everything else.
-  explicit Lanes(int count, std::chrono::microseconds spin = {}, int niceness = 0);
+  /// How long idle threads look for work before they sleep: all of them for `all`, and `some` of
+  /// them, behind that, for `longer`, so that the first work after a pause wakes nobody.
+  struct Spin {
+    std::chrono::microseconds all{0}, longer{0};
+    int some = 0;
+  };
+  /// `niceness`: of its threads; 19 stands behind everything else.
+  explicit Lanes(int count, Spin spin, int niceness = 0);
+  explicit Lanes(int count) : Lanes(count, Spin()) {}
   ~Lanes() { stop(); }
   void run(std::function<void()> work);
   /// Runs what is left and waits for the end of all. Nothing may be given any more.
@@ -28,13 +34,15 @@ class Lanes {
  private:
   void loop();
   void look(std::unique_lock<std::mutex>& lock);
-  const std::chrono::microseconds spin_;
+  void poll(std::unique_lock<std::mutex>& lock, std::chrono::microseconds time);
+  const Spin spin_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> work_;
   std::atomic<int> waiting_ = 0;  // of it
-  int spinning_ = 0;              // threads that need not be woken
-  bool ends_ = false;
+  int spinning_ = 0,
+      longer_ = 0;  // threads that need not be woken; of them, those that look longer
+  std::atomic<bool> ends_ = false;
   std::vector<std::thread> threads_;  // last: begins after what it uses
 };
 

@@ -57,7 +57,7 @@ class Service {
   Log& log;
   /// What takes milliseconds (long JSON) runs here and holds up no connection.
   Lanes aside{1};
-  Lanes files{1, {}, 10};  // where models are looked at before they are loaded
+  Lanes files{1, Lanes::Spin(), 10};  // where models are looked at before they are loaded
   const Clock::time_point started = Clock::now();
 
   /// Adds every model of the repository; ready when none of them loads any more, and one answers

@@ -19,7 +19,7 @@ TEST(Lanes, RunEverythingOnce) {
     constexpr int kGivers = 3, kWorks = 2000;
     std::vector<std::atomic<int>> ran(kGivers * kWorks);
     {
-      Lanes lanes(4, spin);
+      Lanes lanes(4, {.all = spin, .longer = 20 * spin, .some = 2});
       std::vector<std::thread> givers;
       for (int giver = 0; giver < kGivers; ++giver)
         givers.emplace_back([&, giver] {
@@ -36,7 +36,7 @@ TEST(Lanes, RunEverythingOnce) {
 
 // A lane that has stopped looking is woken.
 TEST(Lanes, WakeAfterTheyHaveStoppedLooking) {
-  Lanes lanes(1, 10us);
+  Lanes lanes(1, {.all = 10us});
   for (int k = 0; k < 50; ++k) {
     std::promise<void> ran;
     lanes.run([&] { ran.set_value(); });
