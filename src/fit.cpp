@@ -32,9 +32,11 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
   };
   passes::SplitK parts = [](DType, int64_t, int64_t, int64_t) -> int64_t { return 1; };
   if (gemm.split_k && !options.disabled.count("split_products")) {
-    parts = [&gemm, wgmma_kernels, strategy](DType type, int64_t rows, int64_t columns,
-                                             int64_t depth) -> int64_t {
-      if (wgmma_kernels && rows >= stitch::kMostPipelinedRows) return 1;  // in one chain over k
+    parts = [&gemm, wgmma_kernels, machine, strategy](DType type, int64_t rows, int64_t columns,
+                                                      int64_t depth) -> int64_t {
+      if (wgmma_kernels && rows >= stitch::kMostPipelinedRows)  // in one chain over k, or a part
+        return schedule::tall_split_k(machine, strategy, static_cast<int32_t>(type), rows, columns,
+                                      depth);
       return gemm.split_k->splits(static_cast<int32_t>(type), columns, depth,
                                   strategy.one_kernel() && !strategy.batch_invariant ? rows : 0);
     };
