@@ -34,10 +34,10 @@ struct PipelinedCut {
 PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Machine& machine,
                                 int workers, bool tall);
 
-/// Cuts such a GEMM so. With split-K a gang of workers computes a tile. False: it is none, and stays
-/// as it was. Such are GEMMs of 16-bit numbers with constant B and 33 to 511 rows, A in the arena,
-/// on a machine with asynchronous block copies. `other`: of more rows, the time of the kernel that
-/// `work` is otherwise.
+/// Cuts such a GEMM so. With split-K a gang of workers computes a tile. False: it is none, and
+/// stays as it was. Such are GEMMs of 16-bit numbers with constant B and 33 to 511 rows, A in the
+/// arena, on a machine with asynchronous block copies. `other`: of more rows, the time of the
+/// kernel that `work` is otherwise.
 bool cut_pipelined(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
                    Work& work, std::optional<double> other = std::nullopt);
 

@@ -49,9 +49,9 @@ static uint32_t pipelined_gemm_bars() { return one_cta::kSharedBytes - kBars; }
 namespace obelisk {
 namespace {
 
-/// Tiles of `rows` (of more than 64: tall ones) by `columns` of C, `sides` of them side by side; the last ones of a matrix
-/// `tail` columns wide, 0: as the others. `stage` blocks of 64 k come for a barrier. `other`:
-/// floats from plane to plane that the body adds, 0: it finds one.
+/// Tiles of `rows` (of more than 64: tall ones) by `columns` of C, `sides` of them side by side;
+/// the last ones of a matrix `tail` columns wide, 0: as the others. `stage` blocks of 64 k come for
+/// a barrier. `other`: floats from plane to plane that the body adds, 0: it finds one.
 struct Tile {
   const char* name;
   int rows, columns, b_count, tail, k, stage, split_k, other;
@@ -59,7 +59,7 @@ struct Tile {
   obk::Body body;
   void (*run)(const ObkPipelinedGemm&);
   void (*compile)(const runtime::cuda::PipelinedGemmNumbers&);  // that `run` is of these numbers
-  int chains = 4;           // of a tall tile
+  int chains = 4;                                               // of a tall tile
   bool statistics = false;  // its scratch holds those of its rows
   int warpgroup_rows() const { return rows > 64 ? 128 : 64; }
 };
@@ -163,18 +163,18 @@ constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 
         Numbers<split_k, rows>::set                                                               \
   }
 
-#define TALL(name, bfloat, rows, columns, b_count, tail, k, stage, split_k, planes, chains)       \
-  Tile {                                                                                          \
-    name, rows, columns, b_count, tail, k, stage, split_k,                                        \
-        (planes == 1 ? 0 : plane_of_slice(rows, plane(1, columns * b_count), split_k)), bfloat,   \
-        body<bfloat, rows, columns, b_count, tail, k, stage, split_k,                             \
-             (planes == 1 ? 0 : plane_of_slice(rows, plane(1, columns * b_count), split_k)),      \
-             kObkNoStatistics, chains>,                                                           \
-        run<body<bfloat, rows, columns, b_count, tail, k, stage, split_k,                         \
-                 (planes == 1 ? 0 : plane_of_slice(rows, plane(1, columns * b_count), split_k)),  \
-                 kObkNoStatistics, chains>,                                                       \
-            split_k, rows>,                                                                       \
-        Numbers<split_k, rows>::set, chains                                                       \
+#define TALL(name, bfloat, rows, columns, b_count, tail, k, stage, split_k, planes, chains)      \
+  Tile {                                                                                         \
+    name, rows, columns, b_count, tail, k, stage, split_k,                                       \
+        (planes == 1 ? 0 : plane_of_slice(rows, plane(1, columns * b_count), split_k)), bfloat,  \
+        body<bfloat, rows, columns, b_count, tail, k, stage, split_k,                            \
+             (planes == 1 ? 0 : plane_of_slice(rows, plane(1, columns * b_count), split_k)),     \
+             kObkNoStatistics, chains>,                                                          \
+        run<body<bfloat, rows, columns, b_count, tail, k, stage, split_k,                        \
+                 (planes == 1 ? 0 : plane_of_slice(rows, plane(1, columns * b_count), split_k)), \
+                 kObkNoStatistics, chains>,                                                      \
+            split_k, rows>,                                                                      \
+        Numbers<split_k, rows>::set, chains                                                      \
   }
 
 /// Of every kind one; matrices, batches and CTAs below.
@@ -293,7 +293,8 @@ void multiply(const Tile& t, const Cut& cut) {
   const int planes = t.split_k > 1
                          ? t.split_k * plane_of_slice(t.rows, plane(1, columns_wide), t.split_k)
                          : t.other;
-  n.scratch_bytes = (first + 4 * planes + 63) / 64 * 64 + (t.statistics ? t.warpgroup_rows() * 8 : 0);
+  n.scratch_bytes =
+      (first + 4 * planes + 63) / 64 * 64 + (t.statistics ? t.warpgroup_rows() * 8 : 0);
   p.weights = packed, p.next = next, p.next_bytes = 99984;
   p.next_share = (p.next_bytes / (cut.ctas * t.split_k) + 127) / 128 * 128;
   n.split_k = t.split_k, n.weights_step = matrix;
@@ -428,9 +429,10 @@ TEST_P(OneCtaPipelinedGemm, SumsInTheOrderOfAllTiles) {
       {4 * t.rows, 1 + (t.tail != 0), 1, false, 0, 4 * (1 + (t.tail != 0)), 2, 0, false,
        t.split_k <= 2 ? 4 : 1},                              // four of them
       {whole ? 2 * t.rows : 0, 3, 1, false, 0, 1, 2, 0x80},  // several tiles, by two stages
-      {whole ? 3 * t.rows + 5 : 0, 2, 1, false, 0, 3, 3, 0x01},  // few rows at the end; uneven shares
-      {0, 1 + (t.tail != 0), 3, true, 0, 3, 3, 0x2a},            // parts of k side by side
-      {whole ? t.rows + 16 : 0, 2, 2, false, 5, 1, 5, 0xf0},     // matrices, others' rows between
+      {whole ? 3 * t.rows + 5 : 0, 2, 1, false, 0, 3, 3,
+       0x01},                                                 // few rows at the end; uneven shares
+      {0, 1 + (t.tail != 0), 3, true, 0, 3, 3, 0x2a},         // parts of k side by side
+      {whole ? t.rows + 16 : 0, 2, 2, false, 5, 1, 5, 0xf0},  // matrices, others' rows between
   };
   for (const Cut& cut : cuts) {
     SCOPED_TRACE(testing::Message()

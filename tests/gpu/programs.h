@@ -44,10 +44,9 @@ inline Tensor random_tensor(const Type& type, std::mt19937& random, double scale
 /// This machine's GPU, or one to compile for, or `sms` multiprocessors of it.
 inline machine::Machine some_gpu(int sms = 0) {
   const auto gpu = describe_gpu(0);
-  auto device = machine::gpu(gpu.ok() ? gpu->architecture : "sm_90a",
-                             sms > 0    ? sms
-                             : gpu.ok() ? gpu->sms
-                                        : 132);
+  auto device = machine::gpu(gpu.ok() ? gpu->architecture : "sm_90a", sms > 0    ? sms
+                                                                      : gpu.ok() ? gpu->sms
+                                                                                 : 132);
   CHECK(device.ok(), "{}", device.error().text());
   return *device;
 }
@@ -65,8 +64,8 @@ inline std::shared_ptr<Program> program_by(const graph::Graph& graph,
   const Status shadow = schedule::shadow_run(graph, plan, tasks);
   CHECK(shadow.ok(), "{}", shadow.error().text());
   auto program = std::make_shared<Program>(
-      assemble(graph, plan, tasks,
-               codegen::emit(graph, plan, tasks, kernels::tile_library(device)), device.name));
+      assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)),
+               device.name));
   program->granularity = strategy.granularity;
   return program;
 }

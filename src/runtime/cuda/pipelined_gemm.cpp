@@ -48,8 +48,8 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
       blocks % (int64_t{p.stage} * p.split_k) != 0 || b_count < 1 || wide < 1 || wide > 256)
     return broken();
   const ObkTask &first = tasks.front(), &last = tasks.back();
-  if (first.r1 < 1 || first.r1 > kTallRows || first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX ||
-      last.r1 % p.span != 0)
+  if (first.r1 < 1 || first.r1 > kTallRows || first.c1 < 1 || last.r1 > INT32_MAX ||
+      last.c1 > INT32_MAX || last.r1 % p.span != 0)
     return broken();
   if (last.r1 != gemm.all_rows || last.c1 != gemm.all_columns)
     return broken();  // works with the same text have the same numbers

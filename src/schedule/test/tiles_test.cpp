@@ -245,13 +245,13 @@ TEST(Tiles, GemmsOfSomeRowsArePipelined) {
 Work product_of(int64_t rows, int64_t columns, int64_t k, int sms, bool tall = true,
                 int64_t parts = 1) {
   const machine::Machine device = *machine::gpu("sm_90a", sms);
-  const machine::Strategy strategy = strategy_for(
-      device, {.granularity = machine::Granularity::kStitch, .tall_gemm = tall});
+  const machine::Strategy strategy =
+      strategy_for(device, {.granularity = machine::Granularity::kStitch, .tall_gemm = tall});
   graph::Graph graph;
   const auto wide = [&](graph::ValueId value) {
-    return parts == 1 ? value
-                      : graph.must_add(graph::Op::Cast, {value},
-                                       ops::Attrs().set("to", int64_t{1}));
+    return parts == 1
+               ? value
+               : graph.must_add(graph::Op::Cast, {value}, ops::Attrs().set("to", int64_t{1}));
   };
   const auto x = graph.add_input("x", {DType::f16, {rows, k}}),
              w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}})),
@@ -332,8 +332,7 @@ TEST(Tiles, TallOnesOfManyRows) {
   const machine::Machine device = *machine::gpu("sm_90a");
   const machine::Strategy strategy{.own_kernels = true},
       without{.own_kernels = true, .tall_gemm = false};
-  const auto parts = [&](int64_t rows, int64_t columns, int64_t k,
-                         const machine::Strategy& by) {
+  const auto parts = [&](int64_t rows, int64_t columns, int64_t k, const machine::Strategy& by) {
     return tall_split_k(device, by, kObkF16, rows, columns, k);
   };
   EXPECT_EQ(parts(1024, 768, 3072, strategy), 2);  // 8 x 8 tiles

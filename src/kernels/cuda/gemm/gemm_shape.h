@@ -33,8 +33,8 @@ constexpr int gemm_wgmma_places(int groups, int chunks) {
   return stages < places ? stages : places;
 }
 
-/* Tall tiles of a product's kernel of its own, of 65 to 128 rows: columns at most where a sum is one
- * chain over k, and where it is four, whose registers are as many for half as wide a tile. */
+/* Tall tiles of a product's kernel of its own, of 65 to 128 rows: columns at most where a sum is
+ * one chain over k, and where it is four, whose registers are as many for half as wide a tile. */
 enum { kTallRows = 128, kTallColumns = 192, kTallColumnsOfFour = 96 };
 
 /* A product's kernel of its own (pipelined_gemm.cuh): blocks of 64 k that come for one barrier, as

@@ -20,9 +20,9 @@
  *
  * The order of a sum is that of gemm_mma.cuh: the first warpgroup sums the k-steps 0 and 1 of each
  * 64, each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3). Where the body adds the
- * warpgroups' sums itself they are left as two planes. In a tall tile each warpgroup has 64 rows and
- * all k: the same four chains, so the same bits, of up to 96 columns; or one chain over k, as tiles
- * of a grid have (conv_grid.cuh), of up to 192.
+ * warpgroups' sums itself they are left as two planes. In a tall tile each warpgroup has 64 rows
+ * and all k: the same four chains, so the same bits, of up to 96 columns; or one chain over k, as
+ * tiles of a grid have (conv_grid.cuh), of up to 192.
  *
  * Tiles of a cluster that share weights load each some of them, by multicast to all, so that
  * the L2 cache is read less: bench/results/h200_multicast.json.
@@ -400,8 +400,8 @@ static constexpr int kUnderWay = 0;
 static constexpr int kUnderWay = 1;
 #endif
 
-/* multiply(), which waits for a stage and requests its products, for all stages that the CTA has of a
- * tile, and what loads more of them. meanwhile(): while the last products are under way. */
+/* multiply(), which waits for a stage and requests its products, for all stages that the CTA has of
+ * a tile, and what loads more of them. meanwhile(): while the last products are under way. */
 template <int kStages, class N, typename M, typename F>
 static __device__ __forceinline__ void pipelined_gemm_stages(PipelinedGemmPipe<N>& pipe,
                                                              M&& multiply, F&& meanwhile) {
@@ -598,7 +598,8 @@ static __device__ __forceinline__ void pipelined_gemm_tall(ObkLanes* w, const Ob
   __syncthreads();
 }
 
-/* Of a cluster's CTA, one thread: the bytes of sums of its slice's rows that come from all parts. */
+/* Of a cluster's CTA, one thread: the bytes of sums of its slice's rows that come from all parts.
+ */
 template <typename S, class N>
 static __device__ __forceinline__ void pipelined_gemm_expect(const PipelinedGemmPipe<N>& pipe) {
   constexpr int kSlice = pipelined_gemm_slice(N::tile_rows, N::split_k);
