@@ -668,36 +668,45 @@ graph::Graph one_product(int64_t rows, int64_t columns, int64_t depth, int64_t p
   return graph;
 }
 
-// OBELISK_GPU_BENCH=1: device time of a product by tiles of up to 64 rows (a grid's, of many rows)
-// and with tall tiles, less that of a graph without it; on OBELISK_GPU_SMS multiprocessors, 0: all.
+// OBELISK_GPU_BENCH=1: device time of a product, less that of a graph without it, with tiles of up
+// to 64 rows (a grid's, of many rows), with tall ones by cost, and of many rows with tall ones in
+// any case; on OBELISK_GPU_SMS multiprocessors, all without it.
 TEST(TallGemmTimes, OfShapes) {
   if (!getenv("OBELISK_GPU_BENCH")) GTEST_SKIP() << "OBELISK_GPU_BENCH is not set";
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const char* wished = getenv("OBELISK_GPU_SMS");
   const int sms = wished ? atoi(wished) : 0;
-  const auto us_of = [&](const graph::Graph& graph, bool tall, std::string& form) {
-    auto program = tall_program(graph, sms, tall);
-    form = "none";
-    for (const auto& body : program->bodies) {
-      size_t at = body.text.find("OBK_PIPELINED_GEMM_TALL_");
-      if (at == std::string::npos) at = body.text.find("OBK_PIPELINED_GEMM_S");
-      if (at == std::string::npos) at = body.text.find("OBK_CONV_GRID_TILE");
-      if (at == std::string::npos) at = body.text.find("OBK_GEMM_");
-      if (at != std::string::npos) form = body.text.substr(at, body.text.find(";", at) - at);
-    }
-    auto executable = load_cuda(program, {.cache_dir = "off"});
-    if (!executable.ok()) return -1.0;
+  struct Timed {
+    double us = -1;
+    std::string form = "none";  // how its body calls the tile
+  };
+  const auto time_of = [&](const graph::Graph& graph, const machine::Machine& device, bool tall) {
+    Timed timed;
+    const auto program = program_by(
+        graph, device,
+        strategy_for(device, {.granularity = machine::Granularity::kStitch, .tall_gemm = tall}),
+        true, false);
+    for (const auto& body : program->bodies)
+      for (const char* call : {"OBK_PIPELINED_GEMM_TALL_", "OBK_PIPELINED_GEMM_S",
+                               "OBK_CONV_GRID_TILE", "OBK_GEMM_TILE"})
+        if (const size_t at = body.text.find(call); at != std::string::npos) {
+          timed.form = body.text.substr(at, body.text.find(';', at) - at);
+          break;
+        }
+    const auto executable = load_cuda(program, {.cache_dir = "off"});
+    if (!executable.ok()) return timed;
     auto context = (*executable)->context();
-    if (!context.ok()) return -1.0;
+    if (!context.ok()) return timed;
     std::mt19937 random(7);
     const std::vector<Tensor> inputs = {random_tensor(graph.type(graph.inputs()[0]), random)};
-    auto got = run(**context, *program, inputs);
-    auto times = got.ok() ? (*context)->device_us(50) : Result<std::vector<double>>(got.error());
-    if (!times.ok()) return -1.0;
+    if (!run(**context, *program, inputs).ok()) return timed;
+    auto times = (*context)->device_us(50);
+    if (!times.ok() || times->empty()) return timed;
     std::sort(times->begin(), times->end());
-    return (*times)[times->size() / 2];
+    timed.us = (*times)[times->size() / 2];
+    return timed;
   };
-  fmt::print("rows x columns x k, us of {} multiprocessors: without, with tall tiles\n",
+  fmt::print("rows x columns x k on {} multiprocessors: us\n",
              sms == 0 ? "all" : std::to_string(sms));
   for (const auto& [rows, columns, k] :
        {std::tuple{128, 768, 768}, std::tuple{128, 2304, 768}, std::tuple{128, 3072, 768},
@@ -706,7 +715,6 @@ TEST(TallGemmTimes, OfShapes) {
         std::tuple{512, 3072, 768}, std::tuple{1024, 768, 768}, std::tuple{1024, 2304, 768},
         std::tuple{1024, 3072, 768}, std::tuple{1024, 768, 3072}, std::tuple{2048, 768, 768},
         std::tuple{2048, 3072, 768}}) {
-    std::string forms[3];
     const machine::Machine device = some_gpu(sms);
     const auto graph_of = [&, rows = rows, columns = columns, k = k](bool tall) {
       const machine::Strategy strategy =
@@ -719,12 +727,18 @@ TEST(TallGemmTimes, OfShapes) {
       return one_product(rows, columns, k,
                          stitch::splits_meet(device, strategy, rows, columns, parts) ? parts : 1);
     };
-    const double alone = us_of(one_product(rows, 0, k, 1), true, forms[2]),
-                 without = us_of(graph_of(false), false, forms[0]),
-                 with = us_of(graph_of(true), true, forms[1]);
-    if (alone < 0 || without < 0 || with < 0) GTEST_SKIP() << "compiled, not run";
-    fmt::print("{:5} x {:4} x {:4}  {:7.2f} {:7.2f}  {}\n{:35}{}\n", rows, columns, k,
-               without - alone, with - alone, forms[0], "", forms[1]);
+    const Timed alone = time_of(one_product(rows, 0, k, 1), device, true);
+    if (alone.us < 0) GTEST_SKIP() << "compiled, not run";
+    fmt::print("{} x {} x {}\n", rows, columns, k);
+    const auto tell = [&](const char* name, const Timed& timed) {
+      fmt::print("  {:10} {:7.2f}  {}\n", name, timed.us - alone.us, timed.form);
+    };
+    tell("without", time_of(graph_of(false), device, false));
+    tell("by cost", time_of(graph_of(true), device, true));
+    if (rows < stitch::kMostPipelinedRows) continue;
+    machine::Machine without_grids = device;
+    without_grids.costs.grid_begin = 1e9;
+    tell("tall", time_of(graph_of(true), without_grids, true));
   }
 }
 

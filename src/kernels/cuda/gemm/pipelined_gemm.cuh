@@ -172,6 +172,33 @@ struct PipelinedGemmWay {
   }
 };
 
+/* This warp's stage of the first tile, whose rows are not requested yet, and what comes past that
+ * tile. Of a tall tile, whose sums want the registers, they are in shared memory. */
+template <class N, bool kShared = (N::tile_rows > 64)>
+struct PipelinedGemmFirst {
+  PipelinedGemmWay<N> first, more;
+  __device__ __forceinline__ PipelinedGemmFirst(const PipelinedGemmWay<N>& first,
+                                                const PipelinedGemmWay<N>& more,
+                                                PipelinedGemmWay<N>*)
+      : first(first), more(more) {}
+  __device__ __forceinline__ PipelinedGemmWay<N> of_warp() const { return first; }
+  __device__ __forceinline__ PipelinedGemmWay<N> past() const { return more; }
+};
+template <class N>
+struct PipelinedGemmFirst<N, true> {
+  static constexpr int kWarps = OBK_THREADS / 32;
+  PipelinedGemmWay<N>* at; /* by warp, and of thread 0 what comes past the tile */
+  __device__ __forceinline__ PipelinedGemmFirst(const PipelinedGemmWay<N>& first,
+                                                const PipelinedGemmWay<N>& more,
+                                                PipelinedGemmWay<N>* at)
+      : at(at) {
+    if (threadIdx.x % 32 == 0) at[threadIdx.x / 32] = first;
+    if (threadIdx.x == 0) at[kWarps] = more;
+  }
+  __device__ __forceinline__ PipelinedGemmWay<N> of_warp() const { return at[threadIdx.x / 32]; }
+  __device__ __forceinline__ PipelinedGemmWay<N> past() const { return at[kWarps]; }
+};
+
 /* Stages in the order of their use. */
 template <class N>
 struct PipelinedGemmPipe {
@@ -181,10 +208,9 @@ struct PipelinedGemmPipe {
   int32_t slot;
   uint32_t turn;
   Watchdog dog;
-  uint32_t round;                  /* of planes of sums: even, odd */
-  PipelinedGemmWay<N> first, more; /* this warp's stage of the first tile; past that tile, whose
-                                rows are not requested yet */
-  int32_t here;                    /* stages of the first tile that have a place */
+  uint32_t round; /* of planes of sums: even, odd */
+  PipelinedGemmFirst<N> begins;
+  int32_t here; /* stages of the first tile that have a place */
   bool begun;
 
   static constexpr int kSplitK = N::split_k;
@@ -198,8 +224,10 @@ struct PipelinedGemmPipe {
     const ObkPipelinedGemm& p = *product;
     const int warp = threadIdx.x / 32;
     if (threadIdx.x % 32 == 0 && !N::single) {
+      PipelinedGemmWay<N> first = begins.of_warp();
       each_of_warp(warp, here, [&](int) { first.rows(p, at, bars), first.skip(OBK_THREADS / 32); });
       if (warp == 0) {
+        PipelinedGemmWay<N> more = begins.past();
 #pragma unroll 1
         for (int k = here; k < N::stages && more.task < N::tasks; ++k)
           more.rows(p, at, bars), more.step(p);
@@ -251,7 +279,7 @@ struct PipelinedGemmPipe {
   /* The same of a CTA's only tile: its stage `stage` to the place of the one that has been read. */
   __device__ __forceinline__ void refill_with(int stage) {
     if (threadIdx.x != 0) return;
-    PipelinedGemmWay<N> w = first; /* of stage 0 */
+    PipelinedGemmWay<N> w = begins.of_warp(); /* of stage 0 */
     w.skip(stage), w.slot = stage % N::stages;
     dog.start();
     while (!mbarrier_try(read_bar(bars, w.slot), (stage / N::stages - 1) & 1))
@@ -290,7 +318,7 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
   extern __shared__ __align__(1024) char shared[];
   constexpr int kSplitK = N::split_k;
   __shared__ uint64_t parts[32];
-  __shared__ PipelinedGemmWay<N> kept;
+  __shared__ PipelinedGemmWay<N> kept, begins[N::tile_rows > 64 ? OBK_THREADS / 32 + 1 : 1];
   using Cluster = PipelinedGemmCluster<N>;
   const int first_tile = Cluster::first_tile(), step = gridDim.x / kSplitK;
   const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
@@ -356,8 +384,9 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
     }
   }
   ObkLanes lanes = {};
-  PipelinedGemmPipe<N> pipe = {&p, &kept, at,   bars, 0,    0, {p.grid.watch, blockIdx.x, 0, 0},
-                               0,  first, more, here, false};
+  PipelinedGemmPipe<N> pipe = {
+      &p,   &kept, at, bars, 0, 0, {p.grid.watch, blockIdx.x, 0, 0}, 0, {first, more, begins},
+      here, false};
   lanes.scratch = shared + (N::stages * N::stage_bytes - N::overlaid),
   lanes.scratch_bytes = N::scratch_bytes;
   lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
@@ -484,7 +513,6 @@ static __device__ __forceinline__ void pipelined_gemm_tall_steps(PipelinedGemmPi
   static_assert(kChains == 1 || kChains == 4, "a sum of one chain, or the order of all tiles");
   static_assert(kN <= (kChains == 1 ? kTallColumns : kTallColumnsOfFour), "sums fit in registers");
   const int half = same_in_warp(threadIdx.x / 128);
-  const uint64_t x0 = matrix_at(half * 8192, 1024), y0 = matrix_at(N::rows_bytes, 1024);
   float more[kChains == 1 ? 1 : 3][kN / 2]; /* of the chains behind the first */
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here();
@@ -494,12 +522,12 @@ static __device__ __forceinline__ void pipelined_gemm_tall_steps(PipelinedGemmPi
       more[0][e] = zero_here(), more[1][e] = zero_here(), more[2][e] = zero_here();
   }
   const auto multiply = [&] {
-    const uint64_t stage = same_in_warp(pipe.wait()) >> 4;
+    const uint32_t stage = same_in_warp(pipe.wait());
     wgmma_begin();
 #pragma unroll
     for (int b = 0; b < kStage; ++b) {
-      const uint64_t x = x0 + stage + b * (N::tile_rows * 8),
-                     y = y0 + stage + b * (S::kGroups * 64);
+      const uint64_t x = matrix_at(stage + half * 8192 + b * (N::tile_rows * 128), 1024),
+                     y = matrix_at(stage + N::rows_bytes + b * (S::kGroups * 1024), 1024);
       Wgmma<kN, kBfloat>::multiply(sum, x, y);
       if constexpr (kChains == 1) {
         Wgmma<kN, kBfloat>::multiply(sum, x + 2, y + 2);
