@@ -40,6 +40,7 @@ std::vector<machine::Strategy> strategies_for(const machine::Machine& machine,
         strategy_for(machine, {.granularity = granularity,
                                .dataflow = options.disabled.count("dataflow") == 0,
                                .batch_invariant = options.batch_invariant,
+                               .tall_gemm = options.disabled.count("tall_gemm") == 0,
                                .tf32 = options.passes.precision == passes::Precision::kTf32}));
   return strategies;
 }

@@ -15,6 +15,19 @@ int64_t reduction_parts(const machine::Machine& machine, const Type& type, int64
                                                                                            : 1;
 }
 
+/// As many of `count` parts of k as leave each worker a tile: of few workers each has one without
+/// parts, and gangs of them would compute more rounds. Rows do not count, as in the tile library.
+static int64_t parts_of_width(const machine::Machine& machine, int64_t columns, int64_t depth,
+                              int64_t count) {
+  using namespace kernels::split_k_bounds;
+  constexpr int64_t kTileColumns = 48;  // chosen, not measured
+  const int64_t tiles = (columns + kTileColumns - 1) / kTileColumns;
+  int64_t parts = std::clamp<int64_t>(machine.sms / tiles, 1, count);
+  if (parts == count) return count;
+  while (parts > 1 && (depth % (parts * 64) != 0 || depth / parts < kShortestSplit)) --parts;
+  return parts;
+}
+
 passes::OfTiles questions_for(const machine::Machine& machine, const machine::Strategy& strategy,
                               const stitch::Options& stitching, const Options& options) {
   const kernels::GemmTiles& gemm = kernels::tile_library(machine).gemm;
@@ -32,11 +45,15 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
   };
   passes::SplitK parts = [](DType, int64_t, int64_t, int64_t) -> int64_t { return 1; };
   if (gemm.split_k && !options.disabled.count("split_products")) {
-    parts = [&gemm, wgmma_kernels, strategy](DType type, int64_t rows, int64_t columns,
-                                             int64_t depth) -> int64_t {
-      if (wgmma_kernels && rows >= stitch::kMostPipelinedRows) return 1;  // in one chain over k
-      return gemm.split_k->splits(static_cast<int32_t>(type), columns, depth,
-                                  strategy.one_kernel() && !strategy.batch_invariant ? rows : 0);
+    parts = [&gemm, wgmma_kernels, machine, strategy](DType type, int64_t rows, int64_t columns,
+                                                      int64_t depth) -> int64_t {
+      if (wgmma_kernels && rows >= stitch::kMostPipelinedRows)  // in one chain over k, or a part
+        return schedule::tall_split_k(machine, strategy, static_cast<int32_t>(type), rows, columns,
+                                      depth);
+      const int64_t count =
+          gemm.split_k->splits(static_cast<int32_t>(type), columns, depth,
+                               strategy.one_kernel() && !strategy.batch_invariant ? rows : 0);
+      return wgmma_kernels ? parts_of_width(machine, columns, depth, count) : count;
     };
     asked.split_k = parts;
   }

@@ -94,7 +94,8 @@ std::optional<VectorText> BodyEmitter::as_vectors() {
   job.shares_rows = work_.list() && work_.list()->shares_rows && !job.anchored;
   job.begin = begin(),
   job.may_begin_late = group_.kind == GroupKind::kAttention && group_.attention.kv_splits == 1;
-  if (pipelined()) job.most_ahead = 48;  // all registers are its sums' and these
+  if (pipelined())  // all registers are its sums' and these
+    job.most_ahead = pipelined_registers_ahead(group_, work_);
   job.partials = group_.partials,
   job.gives = work_.dataflow ? work_.dataflow->broadcasts : std::vector<bool>();
   job.pointer = [this](int operand, bool store) { return pointer(operand, store); };

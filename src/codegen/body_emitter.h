@@ -66,7 +66,11 @@ class BodyEmitter {
   void set_form(int ctas_per_sm);
   bool loads_rows() const;
   bool waits_in_body() const { return work_.list() && work_.list()->waits_in_body; }
-  int64_t planes() const { return !pipelined() ? 1 : std::max<int64_t>(group_.product.split_k, 2); }
+  bool tall() const { return pipelined() && work_.pipelined()->tall; }
+  int64_t planes() const {
+    const int64_t parts = group_.product.split_k;
+    return !pipelined() ? 1 : tall() ? parts : std::max<int64_t>(parts, 2);
+  }
 
   // ---- lane_expressions.cpp
   struct LevelRules;

@@ -4,8 +4,11 @@
 
 namespace obelisk::codegen {
 
-constexpr int64_t kWarpgroupRows =
-    64;  // that a tile of a cluster has, the last ones perhaps beyond the matrix
+/// Rows that a tile of a cluster has, the last ones perhaps beyond the matrix: its warpgroups'.
+static int64_t warpgroup_rows(const schedule::Work& work) {
+  using namespace kernels::pipelined_bounds;
+  return work.pipelined()->tall ? kTallRows : kTileRows;
+}
 
 int64_t pipelined_slice(const stitch::Group& group, const schedule::Work& work) {
   const int64_t split_k = group.product.split_k;
@@ -19,16 +22,28 @@ static int64_t wide_of(const stitch::Group& group, const schedule::Work& work, i
 int64_t pipelined_whole(const stitch::Group& group, const schedule::Work& work, int64_t pitch) {
   return group.product.split_k == 1
              ? 0
-             : (kWarpgroupRows * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
+             : (warpgroup_rows(work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
+}
+
+int64_t pipelined_registers_ahead(const stitch::Group& group, const schedule::Work& work) {
+  constexpr int64_t kMost = 48, kWithSums = 208;
+  if (!work.pipelined()->tall) return kMost;
+  const int64_t sums =
+      work.pipelined()->chains * round_up(work.tile_columns * group.product.b_count(), 16) / 2;
+  return std::clamp<int64_t>(kWithSums - sums, 0, kMost);
 }
 
 PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule::Work& work,
                                       const kernels::TileLibrary& tiles, const ObkGemm& shape,
-                                      const std::string& type, int x_a, bool adds, int64_t pitch) {
-  const schedule::RowMatrix& m = work.pipelined()->a;
+                                      const std::string& type, int x_a, bool vectors,
+                                      int64_t pitch) {
+  const schedule::PipelinedGemm& form = *work.pipelined();
+  const schedule::RowMatrix& m = form.a;
   const stitch::Product& product = group.product;
+  const bool adds =
+      vectors && (!form.tall || product.split_k > 1);  // a tall tile has one plane of sums
   const int64_t split_k = product.split_k, depth = shape.k / split_k;
-  const int64_t stage = tiles.gemm.pipelined->stage(shape.n, depth);
+  const int64_t stage = tiles.gemm.pipelined->stage(shape.m, shape.n, depth);
   const int64_t plane =
       (pipelined_slice(group, work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
   const int64_t matrix = product.batch.empty()
@@ -60,13 +75,16 @@ PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule
                            : product.statistics.of_partials ? "kObkOfPartials"
                                                             : "kObkOfRows";
   const auto sums_of = [&](int64_t columns) {
+    const std::string chains = form.tall ? fmt::format(", {}", form.chains) : "";
     const std::string of_what =
-        split_k > 1 ? fmt::format("SPLIT_K_OF({}, g, {}, {}, {:d}", type, stage, plane / 4, adds)
+        split_k > 1 ? fmt::format("{}SPLIT_K_OF({}, g, {}{}, {}, {:d}", form.tall ? "TALL_" : "",
+                                  type, stage, chains, plane / 4, adds)
+        : form.tall ? fmt::format("TALL_OF({}, g, {}{}, {}", type, stage, chains, statistics)
                     : fmt::format("SUMS_OF({}, g, {}, {}, {}", type, stage, adds ? plane / 4 : 0,
                                   statistics);
     return fmt::format("{}OBK_PIPELINED_GEMM_{}, {}, {}, {}, {}, {});\n", adds ? "other = " : "",
-                       of_what, split_k > 1 ? kWarpgroupRows : shape.m, columns, depth, shape.a_row,
-                       pitch == 0 ? columns : pitch);
+                       of_what, split_k > 1 ? warpgroup_rows(work) : shape.m, columns, depth,
+                       shape.a_row, pitch == 0 ? columns : pitch);
   };
   const int64_t last = work.nest.column_count() * product.b_count() %
                        shape.n;  // columns of a narrower tile at the end

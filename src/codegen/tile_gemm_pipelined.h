@@ -7,6 +7,9 @@
 ///       statistics: kObkNoStatistics, kObkOfRows, kObkOfPartials
 ///   OBK_PIPELINED_GEMM_SPLIT_K_OF(type, g, stage, plane, adds, rows, columns, k, a_row, c_row)
 ///       of a cluster; k: of a part
+///   OBK_PIPELINED_GEMM_TALL_OF(type, g, stage, chains, statistics, rows, columns, k, a_row, c_row)
+///   OBK_PIPELINED_GEMM_TALL_SPLIT_K_OF(type, g, stage, chains, plane, adds, rows, columns, k, ...)
+///       the same of tall tiles; those of a tile alone are one plane
 #pragma once
 
 #include <string>
@@ -28,10 +31,14 @@ int64_t pipelined_slice(const stitch::Group& group, const schedule::Work& work);
 /// Bytes of scratch before the sums: a cluster's tile once more, whole. `pitch` as below.
 int64_t pipelined_whole(const stitch::Group& group, const schedule::Work& work, int64_t pitch);
 
-/// `shape`: of a whole tile; `x_a`: A's operand, B's follows; `adds`: the epilogue adds planes;
-/// `pitch` 0: rows of the tile lie one after another.
+/// Words of a thread that may be loaded before the tile is computed, beside its sums.
+int64_t pipelined_registers_ahead(const stitch::Group& group, const schedule::Work& work);
+
+/// `shape`: of a whole tile; `x_a`: A's operand, B's follows; `vectors`: the epilogue
+/// can add planes; `pitch` 0: rows of the tile lie one after another.
 PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule::Work& work,
                                       const kernels::TileLibrary& tiles, const ObkGemm& shape,
-                                      const std::string& type, int x_a, bool adds, int64_t pitch);
+                                      const std::string& type, int x_a, bool vectors,
+                                      int64_t pitch);
 
 }  // namespace obelisk::codegen

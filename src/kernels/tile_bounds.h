@@ -14,10 +14,11 @@ inline constexpr int64_t kFewestRows = 49, kMostRows = 64;
 
 /// Rows of GEMMs with a pipelined kernel (pipelined_gemm.cuh). With more rows the kernel is a grid
 /// of tiles, two on each worker, so that one's epilogue overlaps the other's main loop
-/// (h200_networks.json, bert_b8).
+/// (h200_networks.json, bert_b8), or a pipelined one of tall tiles, whose sums are one chain over k
+/// as a grid's are.
 namespace pipelined_bounds {
 inline constexpr int64_t kFewestRows = 33, kMostRows = 511;
-inline constexpr int64_t kTileRows = 64;
+inline constexpr int64_t kTileRows = 64, kTallRows = 128;
 inline constexpr int64_t kClusterColumns = 112;  // of a tile that a cluster computes
 }  // namespace pipelined_bounds
 

@@ -26,13 +26,22 @@ struct WeightRange {
   int64_t group = 0;              // bytes of the columns of one atom over all of k
 };
 
+/// A tile of a pipelined GEMM, as its cost sees it: up to 64 rows, or up to 128 (a tall tile).
+struct PipelinedGemmTile {
+  int32_t type = 0;
+  int64_t rows = 0, columns = 0, k = 0;
+  int chains = 4;           // of a tall tile: sums over parts of k that an element is the sum of
+  int64_t readers = 1;      // tiles that read the same weights, which come from memory once
+  double memory_bytes = 0;  // a ns that a worker gets from memory
+};
+
 /// GEMM tiles of a persistent kernel whose pipeline loads both operands across tile boundaries
 /// (kernels/cuda/gemm/pipelined_gemm.cuh).
 struct PipelinedGemmTiles {
-  /// Nanoseconds of one tile of m rows, up to 64, by n columns; 0: there is no such tile.
-  double (*nanos)(int32_t type, int64_t m, int64_t n, int64_t k);
+  /// Nanoseconds of one tile; 0: there is no such tile.
+  double (*nanos)(const PipelinedGemmTile& tile);
   /// Blocks of 64 k in one of its stages.
-  int64_t (*stage)(int64_t n, int64_t k);
+  int64_t (*stage)(int64_t rows, int64_t n, int64_t k);
 };
 
 /// Split-K GEMMs, whose partial sums the next body adds.

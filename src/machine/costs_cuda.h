@@ -126,6 +126,9 @@ struct GemmPipelined {
       90;  // a ns from the second-level cache: h200_multicast.json, again
   static constexpr double kFlops =
       2700;  // multiply-adds a ns: three quarters of the peak; estimate
+  // The same of a tall tile, whose warpgroups share what a stage has of B; and its beginning and
+  // end, for its first stage is larger. Not measured: estimates.
+  static constexpr double kTallFlops = 3000, kTallBegin = 700;
   static constexpr double kBegin = 500, kColumn = 8;  // the epilogue; not on record: fit
 };
 

@@ -66,6 +66,7 @@ struct Wishes {
   Granularity granularity = Granularity::kMono;  // of a GPU
   bool dataflow = true;                          // where it can be
   bool batch_invariant = false;
+  bool tall_gemm = true;
   bool tf32 = false;
 };
 

@@ -39,7 +39,8 @@ struct Strategy {
   /// hardware hands out; 0: lists say who runs what.
   Bytes min_grid_bytes{0};
   bool batch_invariant =
-      false;          // no choice that changes the order of a sum looks at how many rows there are
+      false;  // no choice that changes the order of a sum looks at how many rows there are
+  bool tall_gemm = true;  // pipelined GEMMs may have tiles of more than 64 rows
   bool tf32 = false;  // GEMMs, convolutions and attention of f32 multiply numbers rounded to tf32
                       // where a tile computes them
 

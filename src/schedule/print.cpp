@@ -13,8 +13,9 @@ std::string to_string(const KernelForm& form) {
                  : "a grid, as many tasks a worker as have room";
     }
     std::string operator()(const SingleWave&) const { return "a grid of one wave"; }
-    std::string operator()(const PipelinedGemm&) const {
-      return "a pipelined GEMM, a persistent task a worker";
+    std::string operator()(const PipelinedGemm& gemm) const {
+      return fmt::format("a pipelined GEMM{}, a persistent task a worker",
+                         gemm.tall ? " of tall tiles" : "");
     }
     std::string operator()(const Gang& gang) const {
       return fmt::format("lists of tasks, {} run at once", gang.size);

@@ -47,6 +47,11 @@ double roof_nanos(const stitch::Group& group, const machine::Machine& machine);
 std::vector<Need> kernel_needs(const stitch::Plan& plan, const TaskGraph& tasks,
                                const machine::Machine& machine);
 
+/// In how many parts of k a GEMM of more rows than kMostPipelinedRows is computed: as many as gangs
+/// compute quickest by tall tiles, all at once, its epilogue with it; else 1.
+int64_t tall_split_k(const machine::Machine& machine, const machine::Strategy& strategy,
+                     int32_t type, int64_t rows, int64_t columns, int64_t depth);
+
 /// The folded loops of a body, given where values live.
 Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group);
 

@@ -112,6 +112,8 @@ struct SingleWave {};
 /// computes a tile.
 struct PipelinedGemm {
   RowMatrix a;
+  bool tall = false;  // tiles of more than 64 rows,
+  int chains = 4;     // each sum of which is that of so many chains over k
 };
 /// Tasks of a table, of which so many, the members of a block's gang, run at once and wait for each
 /// other.

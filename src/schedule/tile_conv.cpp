@@ -104,15 +104,20 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
   return best != 0;
 }
 
-void cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks, Work& work) {
+double listed_nanos(const Cutting& cut, int64_t tasks, const Work& work) {
+  return static_cast<double>((tasks + cut.workers.count - 1) / cut.workers.count) *
+         work.task_nanos * cut.machine.costs.alone_over_tile;
+}
+
+double cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks,
+                      Work& work) {
   const kernels::TileLibrary& tiles = cut.tiles;
   const int64_t all = work.nest.row_count();
-  if (!takes_async_mma(cut.machine, cut.strategy)) return;
+  double best = listed_nanos(cut, tasks, work);
+  if (!takes_async_mma(cut.machine, cut.strategy)) return best;
   if (cut.strategy.min_grid_bytes.count == 0 || all == 0 ||
       work.buffers.size() > size_t{kGridOperands} || !tiles.conv.pixels)
-    return;
-  double best = static_cast<double>((tasks + cut.workers.count - 1) / cut.workers.count) *
-                work.task_nanos * cut.machine.costs.alone_over_tile;
+    return best;
   for (const int64_t height : {64, 128}) {
     for (int64_t width = 32; width <= kernels::conv_bounds::kMostGridColumns; width += 16) {
       if (outputs % width != 0) continue;
@@ -135,6 +140,7 @@ void cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t 
       work.task_nanos = nanos;
     }
   }
+  return best;
 }
 
 void cut_conv_grid(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cutting& cut,

@@ -18,8 +18,12 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
 
 /// The same of a kernel launched as a grid, several tasks a worker at once: tiles of any images'
 /// pixels, chosen where predicted faster than the tile that `work` has. With two tasks a worker
-/// only the first prologue is exposed. `tasks`: of the tile that `work` has.
-void cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks, Work& work);
+/// only the first prologue is exposed. `tasks`: of the tile that `work` has. Returns the time of
+/// what `work` is then.
+double cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks,
+                      Work& work);
+/// Of a kernel whose tasks are a list: rounds of all workers.
+double listed_nanos(const Cutting& cut, int64_t tasks, const Work& work);
 
 /// cut_grid_tiles for a convolution whose tiles of any images' pixels there can be.
 void cut_conv_grid(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cutting& cut,

@@ -80,14 +80,14 @@ void cut_product(const Group& group, const Cutting& cut, int64_t pieces, Work& w
   }
 }
 
-void cut_gemm_grid(const Group& group, const TaskGraph& graph, const Cutting& cut, int64_t tasks,
-                   Work& work) {
+double cut_gemm_grid(const Group& group, const TaskGraph& graph, const Cutting& cut, int64_t tasks,
+                     Work& work) {
   const stitch::Product& p = group.product;
   const int64_t rows = work.nest.row_count(), size = byte_size(p.a_type, 1);
   const Access* access = work.nest.of_product(group, 0);
   if (!access || work.nest.rows != 1 || rows < stitch::kMostPipelinedRows || p.b_count() != 1 ||
       !p.batch.empty() || p.k.size() != 1 || p.statistics.wanted)
-    return;
+    return listed_nanos(cut, tasks, work);
   const int64_t row = access->strides[0];
   const bool packed =
       graph.buffers[work.buffers[static_cast<size_t>(work.operand_count(group)) + 1]].kind ==
@@ -95,12 +95,12 @@ void cut_gemm_grid(const Group& group, const TaskGraph& graph, const Cutting& cu
       p.b_type == p.a_type;
   if (!packed || p.k[0].a != 1 || row <= 0 || access->offset * size % 16 != 0 ||
       rows * row * size >= INT32_MAX)
-    return;
+    return listed_nanos(cut, tasks, work);
   ObkConv shape = {};
   shape.type = static_cast<int32_t>(p.a_type), shape.in_channels = p.k[0].extent, shape.height = 1,
   shape.width = rows, shape.kernel_h = shape.kernel_w = 1;
   shape.x_row = shape.x_image = rows * row, shape.x_pixel = row;
-  cut_grid_tiles(cut, shape, work.nest.column_count(), tasks, work);
+  return cut_grid_tiles(cut, shape, work.nest.column_count(), tasks, work);
 }
 
 }  // namespace obelisk::schedule

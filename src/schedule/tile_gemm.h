@@ -16,8 +16,9 @@ bool cut_by_cost(const stitch::Group& group, const Cutting& cut, Work& work);
 /// are high where B is large.
 void cut_product(const stitch::Group& group, const Cutting& cut, int64_t pieces, Work& work);
 
-/// A product of many rows by packed weights, as a convolution of single pixels.
-void cut_gemm_grid(const stitch::Group& group, const TaskGraph& graph, const Cutting& cut,
-                   int64_t tasks, Work& work);
+/// A product of many rows by packed weights, as a convolution of single pixels, where that is
+/// quicker than the tile that `work` has. Returns the time of what `work` is then.
+double cut_gemm_grid(const stitch::Group& group, const TaskGraph& graph, const Cutting& cut,
+                     int64_t tasks, Work& work);
 
 }  // namespace obelisk::schedule

@@ -51,9 +51,78 @@ std::optional<RowMatrix> async_rows(const Group& group, const Cutting& cut, cons
   return row_matrix(group, work.nest);
 }
 
-bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& tasks, Work& work) {
-  constexpr int64_t kRows = kernels::async_mma_bounds::kMostRows;
-  const machine::Costs& costs = cut.machine.costs;
+namespace {
+
+/// Whether a tall tile's sums, with a last row of padding as bodies pad rows, leave room for two
+/// stages and for what its epilogue loads ahead.
+bool tall_has_room(const PipelinedShape& shape, const machine::Machine& machine,
+                   const kernels::TileLibrary& tiles, int64_t rows, int64_t wide) {
+  constexpr int64_t kPadding = 8, kStages = 2, kAtom = 1024;
+  const int64_t parts = shape.split_k, slice = (rows + parts - 1) / parts,
+                whole = parts == 1 ? 0 : kernels::pipelined_bounds::kTallRows;
+  const int64_t sums = (whole + parts * slice) * (wide + kPadding) * 4;
+  const int64_t blocks = tiles.gemm.pipelined->stage(rows, wide, shape.k / parts),
+                stage = round_up(blocks * rows * 128, kAtom) + blocks * round_up(wide, 16) * 128;
+  return sums + kStages * stage + machine.scratchpad.count / 8 + 2 * kBlockRoom <=
+         machine.scratchpad.count;
+}
+
+}  // namespace
+
+PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Machine& machine,
+                                int workers, bool tall) {
+  using namespace kernels::pipelined_bounds;
+  const kernels::TileLibrary& tiles = kernels::tile_library(machine);
+  PipelinedCut best;
+  const int64_t at_once = machine::gangs_at_once(workers, shape.split_k), n = shape.columns;
+  for (const int64_t high : {kTileRows, kTallRows}) {
+    if (high == kTileRows ? shape.span > kMostRows : !tall || shape.span <= kTileRows) continue;
+    const int64_t each = (shape.span + high - 1) / high,
+                  rows = (shape.span + each - 1) / each;  // tiles one below another, alike
+    if (high == kTallRows && rows <= kTileRows) continue;
+    kernels::PipelinedGemmTile tile{.type = shape.type,
+                                    .rows = rows,
+                                    .k = shape.k / shape.split_k,
+                                    .chains = shape.chains(),
+                                    .readers = each,
+                                    .memory_bytes = machine.bytes_per_sm};
+    for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
+      tile.columns = std::min(columns, n) * shape.b_count;
+      double nanos = tiles.gemm.pipelined->nanos(tile);
+      if (nanos <= 0) break;
+      if (high == kTallRows && !tall_has_room(shape, machine, tiles, rows, tile.columns)) break;
+      if (shape.split_k > 1) nanos += machine.costs.split_k_exchange;
+      const int64_t count = shape.matrices * each * ((n + columns - 1) / columns);
+      const double all = machine.costs.pipelined_begin +
+                         static_cast<double>((count + at_once - 1) / at_once) * nanos;
+      if (best.rows != 0 && all >= best.all) continue;
+      best = {.rows = rows, .columns = std::min(columns, n), .nanos = nanos, .all = all};
+    }
+  }
+  return best;
+}
+
+int64_t tall_split_k(const machine::Machine& machine, const machine::Strategy& strategy,
+                     int32_t type, int64_t rows, int64_t columns, int64_t depth) {
+  using namespace kernels::split_k_bounds;
+  if (!strategy.tall_gemm || !kernels::tile_library(machine).gemm.pipelined ||
+      columns > kMostColumns || depth < kLeastDepth)
+    return 1;
+  PipelinedShape shape{.type = type, .span = rows, .columns = columns, .k = depth};
+  int64_t parts = 1;
+  double best = quickest_pipelined(shape, machine, machine.sms, true).all;
+  for (shape.split_k = 2; shape.split_k <= kMostSplitK; ++shape.split_k) {
+    if (depth % (shape.split_k * 64) != 0 || depth / shape.split_k < kShortestSplit ||
+        !stitch::splits_meet(machine, strategy, rows, columns, shape.split_k))
+      continue;
+    const PipelinedCut cut = quickest_pipelined(shape, machine, machine.sms, true);
+    if (cut.rows != 0 && cut.all < best) best = cut.all, parts = shape.split_k;
+  }
+  return parts;
+}
+
+bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& tasks, Work& work,
+                   std::optional<double> other) {
   const kernels::TileLibrary& tiles = cut.tiles;
   if (!cut.strategy.own_kernels || !takes_async_mma(cut.machine, cut.strategy) ||
       !tiles.gemm.pipelined || group.kind != GroupKind::kProduct)
@@ -68,30 +137,24 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
     return false;
   const auto matrix = row_matrix(group, work.nest);
   if (!matrix || matrix->span < stitch::kFewestPipelinedRows ||
-      matrix->span >= stitch::kMostPipelinedRows)
+      (matrix->span >= stitch::kMostPipelinedRows) != other.has_value())
     return false;
-  const auto type = static_cast<int32_t>(product.a_type);
-  const int64_t n = work.nest.column_count(), k = product.k[0].extent / product.split_k;
-  const int64_t each = (matrix->span + kRows - 1) / kRows,
-                rows = (matrix->span + each - 1) / each;  // tiles one below another, alike
-  const int64_t down = work.nest.row_count() / matrix->span * each;
-  if (n * product.b_count() % 2 != 0) return false;  // sums are stored in pairs
-  const int64_t workers = machine::gangs_at_once(cut.workers.count, product.split_k);
-  double best = 0;
-  for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
-    const int64_t wide = std::min(columns, n) * product.b_count(),
-                  count = down * ((n + columns - 1) / columns);
-    double nanos = tiles.gemm.pipelined->nanos(type, rows, wide, k);
-    if (nanos <= 0) break;
-    if (product.split_k > 1) nanos += costs.split_k_exchange;
-    const double all =
-        costs.pipelined_begin + static_cast<double>((count + workers - 1) / workers) * nanos;
-    if (best != 0 && all >= best) continue;
-    best = all, work.tile_rows = rows, work.tile_columns = std::min(columns, n),
-    work.task_nanos = nanos;
-  }
-  if (best != 0) work.form = PipelinedGemm{*matrix};
-  return best != 0;
+  const PipelinedShape shape{.type = static_cast<int32_t>(product.a_type),
+                             .span = matrix->span,
+                             .matrices = work.nest.row_count() / matrix->span,
+                             .columns = work.nest.column_count(),
+                             .b_count = product.b_count(),
+                             .k = product.k[0].extent,
+                             .split_k = product.split_k};
+  if (shape.columns * shape.b_count % 2 != 0) return false;  // sums are stored in pairs
+  const PipelinedCut best =
+      quickest_pipelined(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm);
+  if (best.rows == 0 || (other && best.all >= *other)) return false;
+  work.tile_rows = best.rows, work.tile_columns = best.columns, work.task_nanos = best.nanos;
+  work.form = PipelinedGemm{.a = *matrix,
+                            .tall = best.rows > kernels::pipelined_bounds::kTileRows,
+                            .chains = shape.chains()};
+  return true;
 }
 
 }  // namespace obelisk::schedule

@@ -16,11 +16,29 @@ std::optional<RowMatrix> row_matrix(const stitch::Group& group, const Nest& nest
 std::optional<RowMatrix> async_rows(const stitch::Group& group, const Cutting& cut,
                                     const TaskGraph& tasks, const Work& work);
 
-/// Cuts such a GEMM into tiles of up to 64 rows, all alike: the columns with the least time of all
-/// workers' rounds. With split-K a gang of workers computes a tile. False: it is none, and stays
-/// uncut. Such are GEMMs of 16-bit numbers with constant B and 33 to 511 rows, A in the arena, on a
-/// machine with asynchronous block copies.
+/// What the tiles of a pipelined GEMM are chosen by.
+struct PipelinedShape {
+  int32_t type = 0;
+  int64_t span = 0, matrices = 1;  // rows of a matrix; matrices of a batch
+  int64_t columns = 0, b_count = 1, k = 0, split_k = 1;
+  /// Of a tall tile's sums: four have the bits of all tiles of fewer rows, one those of a grid's.
+  int chains() const { return span < stitch::kMostPipelinedRows ? 4 : 1; }
+};
+struct PipelinedCut {
+  int64_t rows = 0, columns = 0;  // of a tile; 0: there is none
+  double nanos = 0, all = 0;      // of a tile; of the kernel
+};
+/// The tiles with the least time of all workers' rounds: rows as even as can be of up to 64, of
+/// matrices of up to 511, and of up to 128 where `tall`; what a tile loads of rows and of weights
+/// decides between them.
+PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Machine& machine,
+                                int workers, bool tall);
+
+/// Cuts such a GEMM so. With split-K a gang of workers computes a tile. False: it is none, and
+/// stays as it was. Such are GEMMs of 16-bit numbers with constant B and 33 to 511 rows, A in the
+/// arena, on a machine with asynchronous block copies. `other`: of more rows, the time of the
+/// kernel that `work` is otherwise.
 bool cut_pipelined(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
-                   Work& work);
+                   Work& work, std::optional<double> other = std::nullopt);
 
 }  // namespace obelisk::schedule

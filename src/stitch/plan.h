@@ -123,16 +123,18 @@ struct Product {
 /// operands are loaded asynchronously (schedule/tile_gemm_pipelined.h); the latter exclusive.
 inline constexpr int64_t kFewestPipelinedRows = kernels::pipelined_bounds::kFewestRows,
                          kMostPipelinedRows = kernels::pipelined_bounds::kMostRows + 1;
-/// Whether gangs of workers compute the split-K parts of such a GEMM and add them, so that an
-/// epilogue joins it as it joins other GEMMs: where all gangs run at once with tiles of up to 112
-/// columns.
+/// Whether gangs of workers compute the split-K parts of such a GEMM, or of one of more rows by
+/// tall tiles, and add them, so that an epilogue joins it as it joins other GEMMs: where all gangs
+/// run at once with tiles of up to 112 columns.
 inline bool splits_meet(const machine::Machine& machine, const machine::Strategy& strategy,
                         int64_t rows, int64_t columns, int64_t parts) {
   using namespace kernels::pipelined_bounds;
+  const bool many = rows >= kMostPipelinedRows;
   if (!strategy.own_kernels || !takes_async_mma(machine, strategy) || rows < kFewestPipelinedRows ||
-      rows >= kMostPipelinedRows)
+      (many && !strategy.tall_gemm))
     return false;
-  return (rows + kTileRows - 1) / kTileRows * ((columns + kClusterColumns - 1) / kClusterColumns) <=
+  const int64_t high = many ? kTallRows : kTileRows;
+  return (rows + high - 1) / high * ((columns + kClusterColumns - 1) / kClusterColumns) <=
          machine::gangs_at_once(machine.sms, parts);
 }
 

@@ -369,6 +369,7 @@ graph::Graph chain_of_products(DType type, int64_t rows, int64_t depth, int64_t 
 
 class AsyncRows : public testing::TestWithParam<const char*> {};
 class PipelinedGemm : public testing::TestWithParam<const char*> {};
+class TallGemm : public testing::TestWithParam<const char*> {};
 
 /// Graphs of so many rows, whose first output's rows are the same however many there are, and all
 /// bits from run to run (OBELISK_GPU_RUNS of them). `pipelined`: kernels of their own that one of
@@ -500,6 +501,246 @@ TEST_P(PipelinedGemm, NormsGoThroughProducts) {
       {40, 197}, 3, 1);
 }
 INSTANTIATE_TEST_SUITE_P(Types, PipelinedGemm, testing::Values("f16", "bf16"));
+
+int bodies_with(const Program& program, const std::string& text) {
+  return static_cast<int>(
+      std::count_if(program.bodies.begin(), program.bodies.end(),
+                    [&](const auto& body) { return body.text.find(text) != std::string::npos; }));
+}
+
+std::shared_ptr<Program> tall_program(const graph::Graph& graph, int sms, bool tall) {
+  const machine::Machine device = some_gpu(sms);
+  return program_by(
+      graph, device,
+      strategy_for(device, {.granularity = machine::Granularity::kStitch, .tall_gemm = tall}),
+      true);
+}
+
+/// A graph's program for `sms` multiprocessors (0: all), of whose bodies `tall` are tall tiles with
+/// sums of `chains`, in clusters of `parts`: right, the same bits from run to run (OBELISK_GPU_RUNS
+/// of them), and where sums have four chains those of the program without tall tiles.
+void expect_tall(const graph::Graph& graph, DType type, int sms, int tall, int chains, int parts) {
+  SCOPED_TRACE(
+      fmt::format("{} for {} multiprocessors", to_string(graph.type(graph.inputs()[0])), sms));
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  std::mt19937 random(7);
+  std::vector<Tensor> inputs;
+  for (const graph::ValueId input : graph.inputs())
+    inputs.push_back(random_tensor(graph.type(input), random));
+  auto wanted = graph::interpret(graph, inputs);
+  ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+  std::vector<Tensor> answers[2];
+  for (const bool has_tall : {false, true}) {
+    auto program = tall_program(graph, sms, has_tall);
+    EXPECT_EQ(bodies_with(*program, "OBK_PIPELINED_GEMM_TALL_"), has_tall ? tall : 0);
+    const auto source = device_source(*program);
+    ASSERT_TRUE(source.ok()) << source.error().text();
+    if (has_tall) {
+      EXPECT_NE(source->find(fmt::format("split_k = {}, share", parts)), std::string::npos);
+      for (const auto& body : program->bodies) {
+        const size_t at = body.text.find("OBK_PIPELINED_GEMM_TALL_");
+        if (at == std::string::npos) continue;
+        // type, g, stage, chains
+        EXPECT_EQ(
+            std::stoi(body.text.substr(body.text.find(", ", body.text.find(", g, ", at) + 5) + 2)),
+            chains)
+            << body.text.substr(at, 120);
+      }
+    }
+    auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
+    ASSERT_TRUE(executable.ok()) << executable.error().text();
+    for (const KernelReport& kernel : (*(*executable)->device()).kernels)
+      for (size_t k = 0; k < program->bodies.size(); ++k)
+        if (kernel.name == fmt::format("obk_kernel_{}", k) &&
+            program->bodies[k].text.find("OBK_PIPELINED_GEMM_TALL_") != std::string::npos) {
+          EXPECT_EQ(kernel.spill_bytes, 0) << kernel.name;
+        }
+    auto context = (*executable)->context();
+    if (!context.ok()) {
+      ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
+      continue;
+    }
+    auto got = run(**context, *program, inputs);
+    ASSERT_TRUE(got.ok()) << got.error().text();
+    const char* wished = getenv("OBELISK_GPU_RUNS");
+    for (int repeat = 0; repeat < (wished ? atoi(wished) : 3); ++repeat) {
+      auto again = run(**context, *program, inputs);
+      ASSERT_TRUE(again.ok()) << again.error().text();
+      ASSERT_TRUE(same_bits(*got, *again)) << "the same input gave other bits";
+    }
+    const double step = type == DType::f16 ? 2e-3 : 1.6e-2;
+    for (size_t output = 0; output < got->size(); ++output)
+      for (int64_t k = 0; k < (*got)[output].count(); ++k) {
+        const double a = (*got)[output].get_double(k), b = (*wanted)[output].get_double(k);
+        ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b)))
+            << (has_tall ? "tall" : "not tall") << ", output " << output << " element " << k;
+      }
+    answers[has_tall] = std::move(*got);
+  }
+  if (answers[1].empty()) GTEST_SKIP() << "compiled, not run";
+  if (chains == 4) {
+    EXPECT_TRUE(same_bits(answers[0], answers[1])) << "tall tiles have other bits";
+  }
+}
+
+/// y = tanh(x) W + b, of matrices whose weights differ.
+graph::Graph batch_of_products(DType type, int64_t batch, int64_t rows, int64_t depth,
+                               int64_t columns) {
+  std::mt19937 random(5);
+  graph::Graph graph;
+  const auto constant = [&](Shape shape) {
+    return graph.add_constant(random_tensor({type, shape}, random, 1.0 / 16));
+  };
+  const auto x = graph.add_input("x", {type, {batch, rows, depth}});
+  const auto product = graph.must_add(
+      graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), constant({batch, depth, columns})});
+  graph.mark_output(graph.must_add(graph::Op::Add, {product, constant({columns})}), "y");
+  return graph;
+}
+
+DType type_named(const std::string& name) { return name == "f16" ? DType::f16 : DType::bf16; }
+
+// Of few multiprocessors each has several tiles, and those of up to 128 rows read the weights once:
+// whole tiles and ragged ones, one kernel's tiles in one round and in several.
+TEST_P(TallGemm, HaveTheBitsOfOtherTiles) {
+  const DType type = type_named(GetParam());
+  for (const int64_t rows : {120, 128})
+    expect_tall(two_products(type, rows, 768, 1536), type, 16, 1, 4, 1);
+  expect_tall(two_products(type, 128, 768, 3064), type, 33, 1, 4, 1);
+  expect_tall(two_products(type, 384, 768, 1536), type, 16, 2, 4, 1);
+  expect_tall(two_products(type, 509, 768, 1536), type, 33, 2, 4, 1);
+}
+
+// Matrices one after another, whose last rows are not the next one's.
+TEST_P(TallGemm, OfBatches) {
+  const DType type = type_named(GetParam());
+  expect_tall(batch_of_products(type, 3, 121, 768, 1536), type, 16, 1, 4, 1);
+}
+
+// Clusters add parts of a long k in order.
+TEST_P(TallGemm, ClustersAddPartsInOrder) {
+  const DType type = type_named(GetParam());
+  expect_tall(long_sum(type, 128, 3072, 768, 2), type, 16, 1, 4, 2);
+  expect_tall(long_sum(type, 128, 3072, 768, 4), type, 16, 1, 4, 4);
+  expect_tall(long_sum(type, 117, 1024, 768, 2), type, 16, 1, 4, 2);
+}
+
+// Statistics of a norm's rows, joined by the tile.
+TEST_P(TallGemm, NormsGoThroughProducts) {
+  const DType type = type_named(GetParam());
+  expect_tall(folded_norm(type, 128, 768, 1536, true), type, 16, 1, 4, 1);
+  expect_tall(folded_norm(type, 250, 768, 1536, false), type, 16, 3, 4, 1);
+}
+
+// 512 rows and more: one chain over k, or over a part of it.
+TEST_P(TallGemm, OfManyRows) {
+  const DType type = type_named(GetParam());
+  expect_tall(two_products(type, 1024, 768, 2304), type, 132, 1, 1, 1);
+  expect_tall(two_products(type, 1000, 768, 1544), type, 16, 1, 1, 1);
+  expect_tall(long_sum(type, 1024, 3072, 768, 2), type, 132, 1, 1, 2);
+  expect_tall(long_sum(type, 600, 3072, 768, 3), type, 132, 1, 1, 3);
+}
+INSTANTIATE_TEST_SUITE_P(Types, TallGemm, testing::Values("f16", "bf16"));
+
+/// tanh(x) [W + b], the product if `columns` > 0, over `parts` of k.
+graph::Graph one_product(int64_t rows, int64_t columns, int64_t depth, int64_t parts) {
+  std::mt19937 random(5);
+  graph::Graph graph;
+  auto y = graph.must_add(graph::Op::Tanh, {graph.add_input("x", {DType::f16, {rows, depth}})});
+  const auto constant = [&](Shape shape) {
+    return graph.add_constant(random_tensor({DType::f16, shape}, random, 1.0 / 16));
+  };
+  const auto cast = [&](graph::ValueId value, DType to) {
+    ops::Attrs attrs = ops::Attrs().set("to", ops::number_of_dtype(to));
+    if (to == DType::f16) attrs.set("loose", int64_t{1});
+    return graph.must_add(graph::Op::Cast, {value}, std::move(attrs));
+  };
+  if (columns > 0) {
+    const auto w = constant({depth, columns});
+    y = parts == 1
+            ? graph.must_add(graph::Op::MatMul, {y, w})
+            : cast(graph.must_add(graph::Op::MatMul, {cast(y, DType::f32), cast(w, DType::f32)},
+                                  ops::Attrs().set("parts", parts)),
+                   DType::f16);
+    y = graph.must_add(graph::Op::Add, {y, constant({columns})});
+  }
+  graph.mark_output(y, "y");
+  return graph;
+}
+
+// OBELISK_GPU_BENCH=1: device time of a product, less that of a graph without it, with tiles of up
+// to 64 rows (a grid's, of many rows), with tall ones by cost, and of many rows with tall ones in
+// any case; on OBELISK_GPU_SMS multiprocessors, all without it.
+TEST(TallGemmTimes, OfShapes) {
+  if (!getenv("OBELISK_GPU_BENCH")) GTEST_SKIP() << "OBELISK_GPU_BENCH is not set";
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  const char* wished = getenv("OBELISK_GPU_SMS");
+  const int sms = wished ? atoi(wished) : 0;
+  struct Timed {
+    double us = -1;
+    std::string form = "none";  // how its body calls the tile
+  };
+  const auto time_of = [&](const graph::Graph& graph, const machine::Machine& device, bool tall) {
+    Timed timed;
+    const auto program = program_by(
+        graph, device,
+        strategy_for(device, {.granularity = machine::Granularity::kStitch, .tall_gemm = tall}),
+        true, false);
+    for (const auto& body : program->bodies)
+      for (const char* call : {"OBK_PIPELINED_GEMM_TALL_", "OBK_PIPELINED_GEMM_S",
+                               "OBK_CONV_GRID_TILE", "OBK_GEMM_TILE"})
+        if (const size_t at = body.text.find(call); at != std::string::npos) {
+          timed.form = body.text.substr(at, body.text.find(';', at) - at);
+          break;
+        }
+    const auto executable = load_cuda(program, {.cache_dir = "off"});
+    if (!executable.ok()) return timed;
+    auto context = (*executable)->context();
+    if (!context.ok()) return timed;
+    std::mt19937 random(7);
+    const std::vector<Tensor> inputs = {random_tensor(graph.type(graph.inputs()[0]), random)};
+    if (!run(**context, *program, inputs).ok()) return timed;
+    auto times = (*context)->device_us(50);
+    if (!times.ok() || times->empty()) return timed;
+    std::sort(times->begin(), times->end());
+    timed.us = (*times)[times->size() / 2];
+    return timed;
+  };
+  fmt::print("rows x columns x k on {} multiprocessors: us\n",
+             sms == 0 ? "all" : std::to_string(sms));
+  for (const auto& [rows, columns, k] :
+       {std::tuple{128, 768, 768}, std::tuple{128, 2304, 768}, std::tuple{128, 3072, 768},
+        std::tuple{128, 768, 3072}, std::tuple{197, 3072, 768}, std::tuple{384, 768, 768},
+        std::tuple{384, 2304, 768}, std::tuple{384, 3072, 768}, std::tuple{384, 768, 3072},
+        std::tuple{512, 3072, 768}, std::tuple{1024, 768, 768}, std::tuple{1024, 2304, 768},
+        std::tuple{1024, 3072, 768}, std::tuple{1024, 768, 3072}, std::tuple{2048, 768, 768},
+        std::tuple{2048, 3072, 768}}) {
+    const machine::Machine device = some_gpu(sms);
+    const auto graph_of = [&, rows = rows, columns = columns, k = k](bool tall) {
+      const machine::Strategy strategy =
+          strategy_for(device, {.granularity = machine::Granularity::kStitch, .tall_gemm = tall});
+      const auto type = static_cast<int32_t>(DType::f16);
+      const int64_t parts =
+          rows >= stitch::kMostPipelinedRows
+              ? schedule::tall_split_k(device, strategy, type, rows, columns, k)
+              : kernels::tile_library(device).gemm.split_k->splits(type, columns, k, 0);
+      return one_product(rows, columns, k,
+                         stitch::splits_meet(device, strategy, rows, columns, parts) ? parts : 1);
+    };
+    const Timed alone = time_of(one_product(rows, 0, k, 1), device, true);
+    if (alone.us < 0) GTEST_SKIP() << "compiled, not run";
+    fmt::print("{} x {} x {}\n", rows, columns, k);
+    const auto tell = [&](const char* name, const Timed& timed) {
+      fmt::print("  {:10} {:7.2f}  {}\n", name, timed.us - alone.us, timed.form);
+    };
+    tell("without", time_of(graph_of(false), device, false));
+    tell("by cost", time_of(graph_of(true), device, true));
+    if (rows < stitch::kMostPipelinedRows) continue;
+    machine::Machine without_grids = device;
+    without_grids.costs.grid_begin = 1e9;
+    tell("tall", time_of(graph_of(true), without_grids, true));
+  }
+}
 
 // In one kernel a product's rows of A come by maps as soon as the wave before has ended: right, the
 // same bits from run to run (OBELISK_GPU_RUNS of them), beside others' rows, at each layer of a

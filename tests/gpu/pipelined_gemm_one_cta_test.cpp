@@ -49,9 +49,9 @@ static uint32_t pipelined_gemm_bars() { return one_cta::kSharedBytes - kBars; }
 namespace obelisk {
 namespace {
 
-/// Tiles of `rows` by `columns` of C, `sides` of them side by side; the last ones of a matrix
-/// `tail` columns wide, 0: as the others. `stage` blocks of 64 k come for a barrier. `other`:
-/// floats from plane to plane that the body adds, 0: it finds one.
+/// Tiles of `rows` (of more than 64: tall ones) by `columns` of C, `sides` of them side by side;
+/// the last ones of a matrix `tail` columns wide, 0: as the others. `stage` blocks of 64 k come for
+/// a barrier. `other`: floats from plane to plane that the body adds, 0: it finds one.
 struct Tile {
   const char* name;
   int rows, columns, b_count, tail, k, stage, split_k, other;
@@ -59,7 +59,9 @@ struct Tile {
   obk::Body body;
   void (*run)(const ObkPipelinedGemm&);
   void (*compile)(const runtime::cuda::PipelinedGemmNumbers&);  // that `run` is of these numbers
+  int chains = 4;                                               // of a tall tile
   bool statistics = false;  // its scratch holds those of its rows
+  int warpgroup_rows() const { return rows > 64 ? 128 : 64; }
 };
 void PrintTo(const Tile& c, std::ostream* out) { *out << c.name; }
 
@@ -93,24 +95,32 @@ constexpr int plane_of_slice(int rows, int pitch, int split_k) {
   return (obk::pipelined_gemm_slice(rows, split_k) * pitch + 15) / 16 * 16;
 }
 template <bool kBfloat, int kRows, int kColumns, int kBCount, int kTail, int kK, int kStage,
-          int kSplitK, int kOther, int kStatistics = kObkNoStatistics>
+          int kSplitK, int kOther, int kStatistics = kObkNoStatistics, int kChains = 4>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   constexpr int kPitch = (kColumns * kBCount + 1) / 2 * 2 + 8;
+  constexpr bool kTall = kRows > 64;
+  constexpr int kWarpgroupRows = kTall ? 128 : 64;
   ((obk::PipelinedGemmPipe<Numbers<kSplitK, kRows>>*)w->pipe)->begin();
   CHECK(obk::waited[one_cta::rank][threadIdx.x],
         "a thread goes on before the kernel before has ended");
   ObkGemm g = {};
   g.m = t->r1 - t->r0, g.n = kBCount * (t->c1 - t->c0), g.k = kK, g.c_row = kPitch,
-  g.c = (char*)w->scratch + (kSplitK == 1 ? 0 : 64 * kPitch * 4);
+  g.c = (char*)w->scratch + (kSplitK == 1 ? 0 : kWarpgroupRows * kPitch * 4);
   constexpr int kType = kBfloat ? kObkBf16 : kObkF16;
   if (kStatistics != kObkNoStatistics) {
     g.statistics = (float*)w->scratch + kRows * kPitch, g.epsilon = 1e-5f, g.centred = 1;
     g.partials = given_partials + t->r0 * (kK / 8);
   }
   const auto sums = [&](auto columns) {
-    using S =
-        obk::FixedShape<kSplitK == 1 ? kRows : 64, columns() * kBCount, kK / kSplitK, kK, kPitch>;
-    if constexpr (kSplitK == 1)
+    using S = obk::FixedShape<kSplitK == 1 ? kRows : kWarpgroupRows, columns() * kBCount,
+                              kK / kSplitK, kK, kPitch>;
+    if constexpr (kTall && kSplitK == 1)
+      obk::pipelined_gemm_tall<kType, S, kStage, kChains, kStatistics, Numbers<1, kRows>>(w, g);
+    else if constexpr (kTall)
+      obk::pipelined_gemm_tall_split_k<kType, S, kStage, kChains,
+                                       plane_of_slice(kRows, kPitch, kSplitK), kOther != 0,
+                                       Numbers<kSplitK, kRows>>(w, g);
+    else if constexpr (kSplitK == 1)
       obk::pipelined_gemm_sums<kType, S, kStage, kOther, kStatistics, Numbers<1, kRows>>(w, g);
     else
       obk::pipelined_gemm_split_k<kType, S, kStage, plane_of_slice(kRows, kPitch, kSplitK),
@@ -153,6 +163,20 @@ constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 
         Numbers<split_k, rows>::set                                                               \
   }
 
+#define TALL(name, bfloat, rows, columns, b_count, tail, k, stage, split_k, planes, chains)      \
+  Tile {                                                                                         \
+    name, rows, columns, b_count, tail, k, stage, split_k,                                       \
+        (planes == 1 ? 0 : plane_of_slice(rows, plane(1, columns * b_count), split_k)), bfloat,  \
+        body<bfloat, rows, columns, b_count, tail, k, stage, split_k,                            \
+             (planes == 1 ? 0 : plane_of_slice(rows, plane(1, columns * b_count), split_k)),     \
+             kObkNoStatistics, chains>,                                                          \
+        run<body<bfloat, rows, columns, b_count, tail, k, stage, split_k,                        \
+                 (planes == 1 ? 0 : plane_of_slice(rows, plane(1, columns * b_count), split_k)), \
+                 kObkNoStatistics, chains>,                                                      \
+            split_k, rows>,                                                                      \
+        Numbers<split_k, rows>::set, chains                                                      \
+  }
+
 /// Of every kind one; matrices, batches and CTAs below.
 const Tile kTiles[] = {
     TILE("rows_33", false, 33, 16, 1, 0, 64, 1, 1, 1),
@@ -174,6 +198,16 @@ const Tile kTiles[] = {
     TILE("four_parts", true, 64, 32, 1, 0, 768, 3, 4, 4),
     TILE("four_parts_rows_33", false, 33, 48, 1, 16, 512, 2, 4, 4),
     TILE("eight_parts", false, 64, 16, 1, 0, 512, 1, 8, 8),
+    TALL("tall", false, 128, 96, 1, 40, 384, 1, 1, 1, 4),
+    TALL("tall_by_two", true, 128, 16, 1, 5, 256, 2, 1, 1, 4),
+    TALL("tall_65", true, 65, 48, 1, 24, 192, 1, 1, 1, 4),
+    TALL("tall_dual", false, 100, 32, 2, 16, 192, 1, 1, 1, 4),
+    TALL("tall_one_chain", false, 128, 192, 1, 64, 192, 1, 1, 1, 1),
+    TALL("tall_one_chain_rows_97", true, 97, 176, 1, 33, 128, 1, 1, 1, 1),
+    TALL("tall_two_parts", false, 128, 96, 1, 40, 384, 1, 2, 2, 4),
+    TALL("tall_three_parts_one_chain", true, 128, 112, 1, 16, 384, 1, 3, 3, 1),
+    TALL("tall_four_parts_one_plane", false, 100, 48, 1, 0, 512, 1, 4, 1, 4),
+    TALL("tall_eight_parts", true, 66, 16, 1, 0, 512, 1, 8, 8, 4),
 };
 
 /// Matrices of `rows` rows (0: as the tile), `across` tiles wide; a batch of them whose k lie side
@@ -209,15 +243,16 @@ struct Halves {
   }
 };
 
-/// The sum of products as gemm_mma.cuh adds them.
-float sum_of(const double* a, const double* b, int k, int split_k) {
+/// The sum of products as gemm_mma.cuh adds them, or in one chain.
+float sum_of(const double* a, const double* b, int k, int split_k, int chains) {
   float all = 0;
   for (int part = 0; part < split_k; ++part) {
     float sums[4] = {};
     for (int step = part * (k / split_k); step < (part + 1) * (k / split_k); step += 16) {
-      double sum = static_cast<double>(sums[step / 16 % 4]);
+      float& chain = sums[step / 16 % chains];
+      double sum = static_cast<double>(chain);
       for (int e = step; e < step + 16; ++e) sum += a[e] * b[e];
-      sums[step / 16 % 4] = static_cast<float>(sum);
+      chain = static_cast<float>(sum);
     }
     const float here = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     all = part == 0 ? here : all + here;
@@ -254,11 +289,12 @@ void multiply(const Tile& t, const Cut& cut) {
   memcpy(p.map, &map, sizeof map);
   runtime::cuda::PipelinedGemmNumbers n;
   const int columns_wide = t.columns * t.b_count,
-            first = 4 * (t.split_k > 1 ? plane(64, columns_wide) : plane(t.rows, columns_wide));
+            first = 4 * plane(t.split_k > 1 ? t.warpgroup_rows() : t.rows, columns_wide);
   const int planes = t.split_k > 1
                          ? t.split_k * plane_of_slice(t.rows, plane(1, columns_wide), t.split_k)
                          : t.other;
-  n.scratch_bytes = (first + 4 * planes + 63) / 64 * 64 + (t.statistics ? 512 : 0);
+  n.scratch_bytes =
+      (first + 4 * planes + 63) / 64 * 64 + (t.statistics ? t.warpgroup_rows() * 8 : 0);
   p.weights = packed, p.next = next, p.next_bytes = 99984;
   p.next_share = (p.next_bytes / (cut.ctas * t.split_k) + 127) / 128 * 128;
   n.split_k = t.split_k, n.weights_step = matrix;
@@ -328,7 +364,7 @@ void multiply(const Tile& t, const Cut& cut) {
                     line = kAbove + row % span + (cut.beside ? 0 : of * (span + cut.gap));
       const int64_t column = (kBefore + (cut.beside ? of * blocks : 0)) * 64;
       const float want = sum_of(a.exact.data() + line * pitch + column,
-                                b.exact.data() + (of * wide + x) * t.k, t.k, t.split_k);
+                                b.exact.data() + (of * wide + x) * t.k, t.k, t.split_k, t.chains);
       ASSERT_EQ(std::bit_cast<uint32_t>(c[static_cast<size_t>(row * wide + x)]),
                 std::bit_cast<uint32_t>(want))
           << "row " << row << " column " << x << ": " << c[static_cast<size_t>(row * wide + x)]
@@ -344,7 +380,7 @@ template <int kRows, int kColumns, int kK, int kStage>
 void join(const char* name, const Cut& cut) {
   SCOPED_TRACE(name);
   constexpr obk::Body of = body<false, kRows, kColumns, 1, 0, kK, kStage, 1, 0, kObkOfPartials>;
-  Tile t = TILE("", false, kRows, kColumns, 1, 0, kK, kStage, 1, 1);
+  Tile t = {"", kRows, kColumns, 1, 0, kK, kStage, 1, 0, false, of, nullptr, nullptr};
   t.body = of, t.run = run<of, 1, kRows>, t.compile = Numbers<1, kRows>::set, t.statistics = true;
   const int64_t rows = cut.batch * (cut.rows == 0 ? kRows : cut.rows);
   std::mt19937 random(17);
@@ -372,12 +408,16 @@ TEST(OneCtaStatisticsOfTiles, AreThoseOfThePartialOnes) {
   join<64, 16, 192, 1>("two tiles a CTA, stages that come in turn",
                        {197, 3, 1, false, 0, 6, 2, 0x24});
   join<40, 32, 1088, 1>("few rows, more pairs than a thread holds", {0, 1, 1, false, 0, 1, 3});
+  join<128, 64, 768, 1>("a tall tile", {0, 2, 1, false, 0, 2, 0, 0x12});
+  join<99, 16, 192, 1>("two tall tiles a CTA, few rows in the last", {197, 3, 1, false, 0, 3, 2});
+  join<128, 96, 768, 1>("sums leave the statistics no registers", {0, 1, 1, false, 0, 1});
 }
 
 class OneCtaPipelinedGemm : public testing::TestWithParam<Tile> {};
 
 TEST_P(OneCtaPipelinedGemm, SumsInTheOrderOfAllTiles) {
   const Tile& t = GetParam();
+  const bool whole = t.rows % 64 == 0;
   const Cut cuts[] = {
       {0, 2},                                 // all of k has a place, if anywhere
       {0, 2, 1, false, 0, 2, 0, 0x11, true},  // a tile a CTA, sums where stages were
@@ -388,10 +428,11 @@ TEST_P(OneCtaPipelinedGemm, SumsInTheOrderOfAllTiles) {
        t.split_k <= 4 ? 2 : 1},  // with fewer stages, sums where they were
       {4 * t.rows, 1 + (t.tail != 0), 1, false, 0, 4 * (1 + (t.tail != 0)), 2, 0, false,
        t.split_k <= 2 ? 4 : 1},                              // four of them
-      {t.rows == 64 ? 128 : 0, 3, 1, false, 0, 1, 2, 0x80},  // several tiles, by two stages
-      {t.rows == 64 ? 197 : 0, 2, 1, false, 0, 3, 3, 0x01},  // fewer rows at the end; uneven shares
-      {0, 1 + (t.tail != 0), 3, true, 0, 3, 3, 0x2a},        // parts of k side by side
-      {t.rows == 64 ? 80 : 0, 2, 2, false, 5, 1, 5, 0xf0},   // matrices, others' rows between
+      {whole ? 2 * t.rows : 0, 3, 1, false, 0, 1, 2, 0x80},  // several tiles, by two stages
+      {whole ? 3 * t.rows + 5 : 0, 2, 1, false, 0, 3, 3,
+       0x01},                                                 // few rows at the end; uneven shares
+      {0, 1 + (t.tail != 0), 3, true, 0, 3, 3, 0x2a},         // parts of k side by side
+      {whole ? t.rows + 16 : 0, 2, 2, false, 5, 1, 5, 0xf0},  // matrices, others' rows between
   };
   for (const Cut& cut : cuts) {
     SCOPED_TRACE(testing::Message()

@@ -41,32 +41,49 @@ inline Tensor random_tensor(const Type& type, std::mt19937& random, double scale
   return tensor;
 }
 
+/// This machine's GPU, or one to compile for, or `sms` multiprocessors of it.
+inline machine::Machine some_gpu(int sms = 0) {
+  const auto gpu = describe_gpu(0);
+  auto device = machine::gpu(gpu.ok() ? gpu->architecture : "sm_90a", sms > 0    ? sms
+                                                                      : gpu.ok() ? gpu->sms
+                                                                                 : 132);
+  CHECK(device.ok(), "{}", device.error().text());
+  return *device;
+}
+
 /// A graph planned, scheduled and emitted for a GPU. `tiles`: products by the tile library.
+/// `checks`: its table by a shadow run.
+inline std::shared_ptr<Program> program_by(const graph::Graph& graph,
+                                           const machine::Machine& device,
+                                           const machine::Strategy& strategy, bool tiles,
+                                           bool checks = true) {
+  stitch::Options options;
+  options.stitch = strategy.stitches(), options.tiles = tiles, options.gangs = true;
+  const stitch::Plan plan = stitch::plan(graph, device, strategy, options);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
+  const Status valid = schedule::validate(graph, plan, tasks);
+  CHECK(valid.ok(), "{}", valid.error().text());
+  const Status shadow = checks ? schedule::shadow_run(graph, plan, tasks) : ok_status();
+  CHECK(shadow.ok(), "{}", shadow.error().text());
+  auto program = std::make_shared<Program>(
+      assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)),
+               device.name));
+  program->granularity = strategy.granularity;
+  return program;
+}
+
+/// The same by names.
 inline std::shared_ptr<Program> program_of(const graph::Graph& graph,
                                            const std::string& granularity_name, bool tiles = false,
                                            bool tf32 = false, bool own = false) {
-  const auto gpu = describe_gpu(0);
-  auto device = machine::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
-  CHECK(device.ok(), "{}", device.error().text());
+  const machine::Machine device = some_gpu();
   const auto granularity = machine::parse_granularity(granularity_name);
   CHECK(granularity.has_value(), "{}", granularity_name);
-  machine::Strategy strategy = strategy_for(*device, {.granularity = *granularity, .tf32 = tf32});
+  machine::Strategy strategy = strategy_for(device, {.granularity = *granularity, .tf32 = tf32});
   strategy.own_kernels = own;
   strategy.min_grid_bytes = {
       *granularity == machine::Granularity::kStitch && !own ? 1 : 0};  // as only long works are
-  stitch::Options options;
-  options.stitch = strategy.stitches(), options.tiles = tiles, options.gangs = true;
-  const stitch::Plan plan = stitch::plan(graph, *device, strategy, options);
-  const schedule::TaskGraph tasks = schedule::build(graph, plan, *device, strategy);
-  const Status valid = schedule::validate(graph, plan, tasks);
-  CHECK(valid.ok(), "{}", valid.error().text());
-  const Status shadow = schedule::shadow_run(graph, plan, tasks);
-  CHECK(shadow.ok(), "{}", shadow.error().text());
-  auto program = std::make_shared<Program>(
-      assemble(graph, plan, tasks,
-               codegen::emit(graph, plan, tasks, kernels::tile_library(*device)), device->name));
-  program->granularity = *granularity;
-  return program;
+  return program_by(graph, device, strategy, tiles);
 }
 
 /// A context's run on the host's arrays: outputs are poisoned first.

@@ -50,6 +50,10 @@
 #define OBK_PIPELINED_GEMM_SUMS_OF(type, g, stage, other, statistics, ...) \
   (obk::row_statistics<type>(g), OBK_GEMM_TILE(type, g), 0)
 #define OBK_PIPELINED_GEMM_SPLIT_K_OF(type, g, stage, plane, adds, ...) (OBK_GEMM_TILE(type, g), 0)
+#define OBK_PIPELINED_GEMM_TALL_OF(type, g, stage, chains, statistics, ...) \
+  (obk::row_statistics<type>(g), OBK_GEMM_TILE(type, g))
+#define OBK_PIPELINED_GEMM_TALL_SPLIT_K_OF(type, g, stage, chains, plane, adds, ...) \
+  (OBK_GEMM_TILE(type, g), 0)
 #define OBK_CONV_TILE_OF(type, g, ...) OBK_CONV_TILE(type, g)
 #define OBK_STAGE(offset) ((char*)w->scratch + (offset))
 #define OBK_JOIN_ANY_ONE(v) (v)

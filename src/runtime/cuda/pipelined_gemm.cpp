@@ -4,6 +4,8 @@
 
 namespace obelisk::runtime::cuda {
 
+using kernels::pipelined_bounds::kTallRows, kernels::pipelined_bounds::kTileRows;
+
 static constexpr int kSharers =
     2;  // tiles of a cluster that share weights: with four fewer clusters find a place, for as much
 
@@ -46,8 +48,8 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
       blocks % (int64_t{p.stage} * p.split_k) != 0 || b_count < 1 || wide < 1 || wide > 256)
     return broken();
   const ObkTask &first = tasks.front(), &last = tasks.back();
-  if (first.r1 < 1 || first.r1 > 64 || first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX ||
-      last.r1 % p.span != 0)
+  if (first.r1 < 1 || first.r1 > kTallRows || first.c1 < 1 || last.r1 > INT32_MAX ||
+      last.c1 > INT32_MAX || last.r1 % p.span != 0)
     return broken();
   if (last.r1 != gemm.all_rows || last.c1 != gemm.all_columns)
     return broken();  // works with the same text have the same numbers
@@ -90,9 +92,16 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
     p.share = kSharers;
   launch.ctas = static_cast<int>(at_once(p.share) * p.split_k);
   const int64_t wanted = p.tile_stages * ((launch.tasks + at_once(p.share) - 1) / at_once(p.share));
+  // Of a tall tile the second warpgroup reads 64 rows, whether there are as many or not: behind the
+  // last place, too, they lie in the CTA's memory.
+  const int64_t beyond =
+      p.tile_rows > kTileRows
+          ? std::max<int64_t>((p.stage - 1) * p.tile_rows * 128 + kTallRows * 128 - p.stage_bytes,
+                              0)
+          : 0;
   const auto places = [&](int64_t scratch) {
-    return std::min(
-        {wanted, (room - scratch - kAlign) / p.stage_bytes, int64_t{obk::kPipelinedGemmStages}});
+    return std::min({wanted, (room - std::max(scratch, beyond) - kAlign) / p.stage_bytes,
+                     int64_t{obk::kPipelinedGemmStages}});
   };
   p.stages = static_cast<int>(places(p.scratch_bytes));
   // Sums lie where stages were if these have no other place: nobody needs them any more.
@@ -109,7 +118,8 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
         work.label, "compile with --granularity mono"};
   p.refills = p.stages < wanted;
   launch.pipelined_gemm = true, launch.streams = false, launch.ring_pages = 0;
-  launch.shared = p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid;
+  launch.shared = static_cast<int32_t>(p.stages * p.stage_bytes +
+                                       std::max<int64_t>(p.scratch_bytes - p.overlaid, beyond));
   if (launch.shared > there)
     return Error{
         Code::kUnsupported, "runtime",

@@ -396,12 +396,17 @@ TEST(CudaTables, MapsOfAsyncRowsLieBehindTheArena) {
 // What a pipelined GEMM's kernel copies lies inside its packed weights and its places; numbers of
 // a damaged file are refused.
 TEST(CudaTables, APipelinedGemmStaysInsideItsOperands) {
-  const machine::Machine device = *machine::gpu("sm_90a");
   const machine::Strategy strategy{.own_kernels = true};
   int overlaid = 0;
-  for (const auto& [rows, columns, k] :
-       {std::tuple{128, 768, 768}, std::tuple{197, 2304, 768}, std::tuple{128, 768, 3072},
-        std::tuple{197, 3064, 768}, std::tuple{500, 40, 192}}) {
+  for (const auto& [rows, columns, k, sms] :
+       {std::tuple{128, 768, 768, 132}, std::tuple{197, 2304, 768, 132},
+        std::tuple{128, 768, 3072, 132}, std::tuple{197, 3064, 768, 132},
+        std::tuple{500, 40, 192, 132},  // and tall ones
+        std::tuple{128, 3072, 768, 33}, std::tuple{197, 3064, 768, 16},
+        std::tuple{65, 1536, 768, 16}, std::tuple{1024, 2304, 768, 132},
+        std::tuple{1000, 3064, 768, 132}, std::tuple{600, 768, 3072, 16}}) {
+    SCOPED_TRACE(testing::Message() << rows << " x " << columns << " x " << k << ", " << sms);
+    const machine::Machine device = *machine::gpu("sm_90a", sms);
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {rows, k}});
     const auto w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
@@ -501,7 +506,7 @@ TEST(CudaTables, APipelinedGemmStaysInsideItsOperands) {
       EXPECT_EQ(broken.error().code, Code::kBuild);
     }
   }
-  EXPECT_EQ(overlaid, 2);  // those of 197 rows
+  EXPECT_EQ(overlaid, 6);  // of 197 rows, and tall ones that are alone
 }
 
 /// The bodies of a graph of kernels whose works are grids from `grid_bytes` bytes on.

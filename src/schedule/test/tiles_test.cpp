@@ -241,6 +241,115 @@ TEST(Tiles, GemmsOfSomeRowsArePipelined) {
   EXPECT_FALSE(work_of(192, 192, true, true, "sm_90a", 7).pipelined());  // sums are stored in pairs
 }
 
+/// The work of tanh(x) W for so many multiprocessors, in parts of k.
+Work product_of(int64_t rows, int64_t columns, int64_t k, int sms, bool tall = true,
+                int64_t parts = 1) {
+  const machine::Machine device = *machine::gpu("sm_90a", sms);
+  const machine::Strategy strategy =
+      strategy_for(device, {.granularity = machine::Granularity::kStitch, .tall_gemm = tall});
+  graph::Graph graph;
+  const auto wide = [&](graph::ValueId value) {
+    return parts == 1
+               ? value
+               : graph.must_add(graph::Op::Cast, {value}, ops::Attrs().set("to", int64_t{1}));
+  };
+  const auto x = graph.add_input("x", {DType::f16, {rows, k}}),
+             w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}})),
+             a = graph.must_add(graph::Op::Tanh, {x});
+  auto y = graph.must_add(graph::Op::MatMul, {wide(a), wide(w)},
+                          parts == 1 ? ops::Attrs() : ops::Attrs().set("parts", parts));
+  if (parts > 1)
+    y = graph.must_add(graph::Op::Cast, {y},
+                       ops::Attrs().set("to", int64_t{10}).set("loose", int64_t{1}));
+  graph.mark_output(y, "y");
+  const stitch::Plan plan = stitch::plan(graph, device, strategy);
+  const TaskGraph tasks = build(graph, plan, device, strategy);
+  const Status sound = validate(graph, plan, tasks);
+  CHECK(sound.ok(), "{}", sound.error().text());
+  for (const Work& work : tasks.works)
+    if (plan.groups[work.group].kind == stitch::GroupKind::kProduct) return work;
+  return Work{};
+}
+
+// Tiles of more than 64 rows where they cost less: they read the weights once, so where few
+// multiprocessors have several tiles each, but not where twice as many tiles run at once.
+TEST(Tiles, TallOnesWhereWeightsAreReadOften) {
+  EXPECT_EQ(product_of(128, 3072, 768, 132).tile_rows, 64);
+  EXPECT_EQ(product_of(128, 768, 768, 16).tile_rows, 64);
+  for (const int sms : {16, 33}) {
+    const Work work = product_of(128, 3072, 768, sms);
+    ASSERT_TRUE(work.pipelined());
+    EXPECT_TRUE(work.pipelined()->tall);
+    EXPECT_EQ(work.pipelined()->chains, 4);  // the bits of all tiles
+    EXPECT_EQ(work.tile_rows, 128);
+    EXPECT_EQ(work.tile_columns, 96);
+    EXPECT_EQ(to_string(work.form), "a pipelined GEMM of tall tiles, a persistent task a worker");
+    const Work without = product_of(128, 3072, 768, sms, false);
+    ASSERT_TRUE(without.pipelined());
+    EXPECT_FALSE(without.pipelined()->tall);
+    EXPECT_EQ(without.tile_rows, 64);
+  }
+  EXPECT_EQ(product_of(197, 3072, 768, 16).tile_rows, 99);  // as even as can be
+  EXPECT_EQ(product_of(64, 3072, 768, 16).tile_rows, 64);
+  EXPECT_EQ(product_of(65, 3072, 768, 16).tile_rows, 65);
+}
+
+// Weights come from memory once for all tiles that read them: a tile that is their only reader
+// takes no less than their way from memory.
+TEST(Tiles, PipelinedGemmsCostTheirBytes) {
+  const auto& tiles = *kernels::kCudaTiles.gemm.pipelined;
+  const auto nanos = [&](int64_t rows, int64_t columns, int64_t readers, double memory,
+                         int chains = 4) {
+    return tiles.nanos({.type = kObkF16,
+                        .rows = rows,
+                        .columns = columns,
+                        .k = 768,
+                        .chains = chains,
+                        .readers = readers,
+                        .memory_bytes = memory});
+  };
+  EXPECT_GT(nanos(64, 96, 1, 35), nanos(64, 96, 2, 35));
+  EXPECT_EQ(nanos(64, 96, 2, 1e9), nanos(64, 96, 1, 0));
+  EXPECT_LT(nanos(128, 96, 1, 1e9), 2 * nanos(64, 96, 1, 1e9));  // B is read once
+  EXPECT_GT(nanos(128, 96, 1, 1e9), nanos(64, 96, 1, 1e9));
+  EXPECT_EQ(nanos(64, 176, 1, 35), 0);  // there is no such tile
+  EXPECT_EQ(nanos(128, 112, 1, 35), 0);
+  EXPECT_GT(nanos(128, 192, 1, 35, 1), 0);
+  EXPECT_EQ(nanos(128, 208, 1, 35, 1), 0);
+  EXPECT_EQ(nanos(129, 96, 1, 35), 0);
+}
+
+// Of 512 rows and more: in one chain over k instead of a grid; of a long k in parts, where gangs of
+// all of them run at once.
+TEST(Tiles, TallOnesOfManyRows) {
+  const Work work = product_of(1024, 2304, 768, 132);
+  ASSERT_TRUE(work.pipelined());
+  EXPECT_TRUE(work.pipelined()->tall);
+  EXPECT_EQ(work.pipelined()->chains, 1);
+  EXPECT_EQ(work.tile_rows, 128);
+  EXPECT_EQ(work.tile_columns, 144);  // 8 x 16 tiles
+  EXPECT_TRUE(product_of(1024, 2304, 768, 132, false).grid());
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy{.own_kernels = true},
+      without{.own_kernels = true, .tall_gemm = false};
+  const auto parts = [&](int64_t rows, int64_t columns, int64_t k, const machine::Strategy& by) {
+    return tall_split_k(device, by, kObkF16, rows, columns, k);
+  };
+  EXPECT_EQ(parts(1024, 768, 3072, strategy), 2);  // 8 x 8 tiles
+  EXPECT_EQ(parts(1024, 768, 3072, without), 1);
+  EXPECT_EQ(parts(1024, 768, 768, strategy), 1);
+  EXPECT_EQ(parts(1024, 3072, 3072, strategy), 1);
+  EXPECT_EQ(parts(4096, 768, 3072, strategy), 1);
+  EXPECT_TRUE(stitch::splits_meet(device, strategy, 1024, 768, 2));
+  EXPECT_FALSE(stitch::splits_meet(device, strategy, 1024, 768, 4));
+  EXPECT_FALSE(stitch::splits_meet(device, without, 1024, 768, 2));
+  const Work split = product_of(1024, 768, 3072, 132, true, 2);
+  ASSERT_TRUE(split.pipelined());
+  EXPECT_EQ(split.pipelined()->chains, 1);
+  EXPECT_EQ(split.tile_rows, 128);
+  EXPECT_EQ(split.tile_columns, 96);
+}
+
 // No more than an H200 holds (66, 39, 30, 15).
 TEST(Tiles, ClustersAtOnce) {
   EXPECT_EQ(machine::gangs_at_once(132, 1), 132);
@@ -298,8 +407,10 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
   EXPECT_FALSE(plan_of(50, 1280, 96, 10, true, plan).first.pipelined());  // no cluster is so large
   EXPECT_FALSE(plan_of(128, 3072, 768, 4, false, plan).first.pipelined());
   EXPECT_EQ(plan.groups.size(), 3u);
-  EXPECT_FALSE(plan_of(600, 3072, 768, 4, true, plan).first.pipelined());
-  EXPECT_EQ(plan.groups.size(), 3u);
+  plan_of(600, 3072, 768, 4, true, plan);
+  EXPECT_EQ(plan.groups.size(), 3u);  // 5 x 7, by tall tiles
+  EXPECT_TRUE(plan_of(600, 3072, 768, 3, true, plan).first.pipelined());
+  EXPECT_EQ(plan.groups.size(), 2u);
 }
 
 // What block copies can load: rows of a batch side by side in the matrix, from whole blocks of 64

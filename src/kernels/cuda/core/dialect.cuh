@@ -341,6 +341,14 @@ struct ObkLanes : ObkWorker {
   (obk::pipelined_gemm_split_k<type, obk::FixedShape<__VA_ARGS__>, stage, plane, (adds) != 0, \
                                OBK_PIPELINED_GEMM_NUMBERS>(w, g),                             \
    (adds) ? (plane) : 0)
+/* The same of tall tiles, sums of so many chains over k; those of a tile alone are one plane. */
+#define OBK_PIPELINED_GEMM_TALL_OF(type, g, stage, chains, statistics, ...)               \
+  obk::pipelined_gemm_tall<type, obk::FixedShape<__VA_ARGS__>, stage, chains, statistics, \
+                           OBK_PIPELINED_GEMM_NUMBERS>(w, g)
+#define OBK_PIPELINED_GEMM_TALL_SPLIT_K_OF(type, g, stage, chains, plane, adds, ...)          \
+  (obk::pipelined_gemm_tall_split_k<type, obk::FixedShape<__VA_ARGS__>, stage, chains, plane, \
+                                    (adds) != 0, OBK_PIPELINED_GEMM_NUMBERS>(w, g),           \
+   (adds) ? (plane) : 0)
 /* As constants: g's size, value_size and keys, and the most queries of a tile. */
 #define OBK_ATTENTION_TILE(type, g, size, value_size, queries, keys) \
   obk::attention_tile<type, size, value_size, queries, keys>(w, g)

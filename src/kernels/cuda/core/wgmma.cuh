@@ -43,6 +43,7 @@ struct Wgmma;
 #define OBK_P16_2 OBK_P8(32, 33, 34, 35, 36, 37, 38, 39) "," OBK_P8(40, 41, 42, 43, 44, 45, 46, 47)
 #define OBK_P16_3 OBK_P8(48, 49, 50, 51, 52, 53, 54, 55) "," OBK_P8(56, 57, 58, 59, 60, 61, 62, 63)
 #define OBK_P16_4 OBK_P8(64, 65, 66, 67, 68, 69, 70, 71) "," OBK_P8(72, 73, 74, 75, 76, 77, 78, 79)
+#define OBK_P16_5 OBK_P8(80, 81, 82, 83, 84, 85, 86, 87) "," OBK_P8(88, 89, 90, 91, 92, 93, 94, 95)
 #define OBK_P64 OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2 "," OBK_P16_3
 
 #define OBK_WGMMA_TYPED(n, type, places, a, b, ...)                                        \
@@ -89,6 +90,10 @@ OBK_WGMMA_SHAPE(144, OBK_P64 "," OBK_P8(64, 65, 66, 67, 68, 69, 70, 71), 72, 73,
                 OBK_D32(0), OBK_D32(32), OBK_D8(64))
 OBK_WGMMA_SHAPE(160, OBK_P64 "," OBK_P16_4, 80, 81, 82, 83, 84, OBK_D32(0), OBK_D32(32),
                 OBK_D16(64))
+OBK_WGMMA_SHAPE(176, OBK_P64 "," OBK_P16_4 "," OBK_P8(80, 81, 82, 83, 84, 85, 86, 87), 88, 89, 90,
+                91, 92, OBK_D32(0), OBK_D32(32), OBK_D16(64), OBK_D8(80))
+OBK_WGMMA_SHAPE(192, OBK_P64 "," OBK_P16_4 "," OBK_P16_5, 96, 97, 98, 99, 100, OBK_D32(0),
+                OBK_D32(32), OBK_D32(64))
 
 }  // namespace obk
 

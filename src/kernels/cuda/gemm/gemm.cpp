@@ -189,18 +189,30 @@ int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm) {
   return scratch_bytes(*gemm, kGemmSmallSmemA, true);
 }
 
-double cuda_pipelined_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
-  if (!OBK_IS_HALF(type) || n > kWgmmaColumns) return 0;
-  // Bytes from the second-level cache, or products; and the epilogue, which waits for all of them.
+double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {
+  const bool tall = t.rows > 64;
+  const int64_t most = !tall           ? int64_t{kWgmmaColumns}
+                       : t.chains == 1 ? int64_t{kTallColumns}
+                                       : int64_t{kTallColumnsOfFour};
+  if (!OBK_IS_HALF(t.type) || t.columns > most || t.rows > kTallRows) return 0;
+  // Bytes from the second-level cache; of them the weights from memory, once for all tiles that
+  // read them; or products. And the epilogue, which waits for all of them.
   using Tile = machine::cuda_costs::GemmPipelined;
-  const double columns = static_cast<double>(round_up(n, 16)), depth = static_cast<double>(k);
-  const double rows = static_cast<double>(m), bytes = 2 * depth * (rows + columns) / Tile::kBytes,
-               products = 64 * columns * depth / Tile::kFlops;
-  return std::max(bytes, products) + Tile::kBegin + Tile::kColumn * columns;
+  const double columns = static_cast<double>(round_up(t.columns, 16)),
+               depth = static_cast<double>(t.k), rows = static_cast<double>(t.rows),
+               weights = 2 * depth * columns;
+  const double bytes = (2 * depth * rows + weights) / Tile::kBytes,
+               memory = t.memory_bytes > 0
+                            ? weights / static_cast<double>(t.readers) / t.memory_bytes
+                            : 0,
+               products = tall ? 128 * columns * depth / Tile::kTallFlops
+                               : 64 * columns * depth / Tile::kFlops;
+  return std::max({bytes, memory, products}) + (tall ? Tile::kTallBegin : Tile::kBegin) +
+         Tile::kColumn * columns * (tall ? rows / 64 : 1);
 }
 
-int64_t cuda_pipelined_gemm_stage(int64_t n, int64_t k) {
-  return pipelined_gemm_stage(static_cast<int>(round_up(n, 16) / 8),
+int64_t cuda_pipelined_gemm_stage(int64_t rows, int64_t n, int64_t k) {
+  return pipelined_gemm_stage(static_cast<int>(rows), static_cast<int>(round_up(n, 16) / 8),
                               static_cast<int>(chunks_of(k)));
 }
 

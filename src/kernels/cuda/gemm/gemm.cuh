@@ -16,10 +16,10 @@
  * none.
  *
  * The order of a sum depends on k alone: not on m, n, the cut into tiles or the SM; so it is in
- * pipelined_gemm.cuh. Only grid tiles, of GEMMs of 512 rows and more in graphs of kernels, sum
- * otherwise (conv_grid.cuh): there the same program gives the same bits, but not those of fewer
- * rows. That rests on wgmma and mma.sync giving the same bits for the same sixteen k, which
- * tests/gpu checks. */
+ * pipelined_gemm.cuh. Only of GEMMs of 512 rows and more in graphs of kernels do grid tiles
+ * (conv_grid.cuh) and tall ones (pipelined_gemm.cuh) sum otherwise: there the same program gives
+ * the same bits, but not those of fewer rows. That rests on wgmma and mma.sync giving the same bits
+ * for the same sixteen k, which tests/gpu checks. */
 #ifndef OBK_GEMM_CUH
 #define OBK_GEMM_CUH
 

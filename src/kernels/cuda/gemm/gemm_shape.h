@@ -33,12 +33,18 @@ constexpr int gemm_wgmma_places(int groups, int chunks) {
   return stages < places ? stages : places;
 }
 
+/* Tall tiles of a product's kernel of its own, of 65 to 128 rows: columns at most where a sum is
+ * one chain over k, and where it is four, whose registers are as many for half as wide a tile. */
+enum { kTallRows = 128, kTallColumns = 192, kTallColumnsOfFour = 96 };
+
 /* A product's kernel of its own (pipelined_gemm.cuh): blocks of 64 k that come for one barrier, as
- * many as 56 KB hold and as cut the k of a part evenly. */
-constexpr int pipelined_gemm_stage(int groups, int chunks_of_part) {
+ * many as 56 KB hold and as cut the k of a part evenly; of a tall tile, whose sums take more of
+ * shared memory and whose products take longer, as 40 KB hold. */
+constexpr int pipelined_gemm_stage(int rows, int groups, int chunks_of_part) {
+  const int block = (rows > 64 ? 16384 : 8192) + groups * 1024, most = rows > 64 ? 40960 : 57344;
   int stage = 1;
   for (int s = 2; s <= 6; ++s)
-    if (chunks_of_part % s == 0 && s * (8192 + groups * 1024) <= 57344) stage = s;
+    if (chunks_of_part % s == 0 && s * block <= most) stage = s;
   return stage;
 }
 

@@ -50,8 +50,8 @@ static __device__ __forceinline__ void wgmma_pairs(float (&sum)[kN / 2], uint32_
 #pragma unroll
   for (int j = kFirst; j < kEnd; ++j)
     if (S::kColumns >= 8 * j + 8 || column + 8 * j < S::kColumns) {
-      if (S::kRows == 64 || row < rows) f(upper + 32 * j, sum[4 * j], sum[4 * j + 1]);
-      if (S::kRows == 64 || row + 8 < rows) g(lower + 32 * j, sum[4 * j + 2], sum[4 * j + 3]);
+      if (S::kRows % 64 == 0 || row < rows) f(upper + 32 * j, sum[4 * j], sum[4 * j + 1]);
+      if (S::kRows % 64 == 0 || row + 8 < rows) g(lower + 32 * j, sum[4 * j + 2], sum[4 * j + 3]);
     }
 }
 template <typename S, int kFirst, int kEnd, int kN, typename F>

@@ -1,13 +1,15 @@
 /* kernels/cuda/gemm/pipelined_gemm.cuh — a persistent kernel of one GEMM of 16-bit numbers with
- * packed weights, of 33 to some hundred rows: C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by
- * up to 160 columns. sm_90a.
+ * packed weights, of 33 rows and more: C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by up to
+ * 160 columns, or of 65 to 128 rows (tall tiles), which read the weights half as often. sm_90a.
  *
  *   OBK_PIPELINED_GEMM_KERNEL(k, body, N)     an entry: a CTA an SM
  *   pipe->begin()      in the body, before it reads anything but weights
  *   pipelined_gemm_sums<kObkF16, S, stage, other, statistics, N>(w, g)    then: the tile to g.c
+ *   pipelined_gemm_tall<kObkF16, S, stage, chains, statistics, N>(w, g)   or a tall one
  *
  *   OBK_PIPELINED_GEMM_CLUSTER_KERNEL(k, body, N)    the same with split-K over a cluster
  *   pipelined_gemm_split_k<kObkF16, S, stage, plane, adds, N>(w, g)
+ *   pipelined_gemm_tall_split_k<kObkF16, S, stage, chains, plane, adds, N>(w, g)
  *
  * A stage is `stage` blocks of 64 k: rows of A by a TMA tensor map of the whole matrix (blocks of
  * 64 columns by the tile's rows, swizzled in 16-byte chunks, zeros below the matrix), and weights
@@ -18,7 +20,9 @@
  *
  * The order of a sum is that of gemm_mma.cuh: the first warpgroup sums the k-steps 0 and 1 of each
  * 64, each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3). Where the body adds the
- * warpgroups' sums itself they are left as two planes.
+ * warpgroups' sums itself they are left as two planes. In a tall tile each warpgroup has 64 rows
+ * and all k: the same four chains, so the same bits, of up to 96 columns; or one chain over k, as
+ * tiles of a grid have (conv_grid.cuh), of up to 192.
  *
  * Tiles of a cluster that share weights load each some of them, by multicast to all, so that
  * the L2 cache is read less: bench/results/h200_multicast.json.
@@ -40,7 +44,8 @@
  *   tile_bytes                    bytes of weights from a tile to the next one beside it
  *   bytes, last_bytes             of a stage's weights; in the last tile of a row of tiles
  *   rows_bytes, stage_bytes       of a stage's rows, behind which its weights lie; of a place.
- *                                 Tiles are 64 rows high: rows beyond the tile's are not read
+ *                                 A warpgroup multiplies 64 rows: of those beyond the tile's it
+ *                                 reads what lies there, and nobody reads their sums
  *   stage, tile_stages, stages    blocks of 64 k in a stage; stages of a CTA's part of k; places
  *   row, block                    where A begins in the map, in rows and in blocks of 64 k
  *   row_step, block_step          from matrix to matrix of a batch
@@ -167,6 +172,33 @@ struct PipelinedGemmWay {
   }
 };
 
+/* This warp's stage of the first tile, whose rows are not requested yet, and what comes past that
+ * tile. Of a tall tile, whose sums want the registers, they are in shared memory. */
+template <class N, bool kShared = (N::tile_rows > 64)>
+struct PipelinedGemmFirst {
+  PipelinedGemmWay<N> first, more;
+  __device__ __forceinline__ PipelinedGemmFirst(const PipelinedGemmWay<N>& first,
+                                                const PipelinedGemmWay<N>& more,
+                                                PipelinedGemmWay<N>*)
+      : first(first), more(more) {}
+  __device__ __forceinline__ PipelinedGemmWay<N> of_warp() const { return first; }
+  __device__ __forceinline__ PipelinedGemmWay<N> past() const { return more; }
+};
+template <class N>
+struct PipelinedGemmFirst<N, true> {
+  static constexpr int kWarps = OBK_THREADS / 32;
+  PipelinedGemmWay<N>* at; /* by warp, and of thread 0 what comes past the tile */
+  __device__ __forceinline__ PipelinedGemmFirst(const PipelinedGemmWay<N>& first,
+                                                const PipelinedGemmWay<N>& more,
+                                                PipelinedGemmWay<N>* at)
+      : at(at) {
+    if (threadIdx.x % 32 == 0) at[threadIdx.x / 32] = first;
+    if (threadIdx.x == 0) at[kWarps] = more;
+  }
+  __device__ __forceinline__ PipelinedGemmWay<N> of_warp() const { return at[threadIdx.x / 32]; }
+  __device__ __forceinline__ PipelinedGemmWay<N> past() const { return at[kWarps]; }
+};
+
 /* Stages in the order of their use. */
 template <class N>
 struct PipelinedGemmPipe {
@@ -176,10 +208,9 @@ struct PipelinedGemmPipe {
   int32_t slot;
   uint32_t turn;
   Watchdog dog;
-  uint32_t round;                  /* of planes of sums: even, odd */
-  PipelinedGemmWay<N> first, more; /* this warp's stage of the first tile; past that tile, whose
-                                rows are not requested yet */
-  int32_t here;                    /* stages of the first tile that have a place */
+  uint32_t round; /* of planes of sums: even, odd */
+  PipelinedGemmFirst<N> begins;
+  int32_t here; /* stages of the first tile that have a place */
   bool begun;
 
   static constexpr int kSplitK = N::split_k;
@@ -193,8 +224,10 @@ struct PipelinedGemmPipe {
     const ObkPipelinedGemm& p = *product;
     const int warp = threadIdx.x / 32;
     if (threadIdx.x % 32 == 0 && !N::single) {
+      PipelinedGemmWay<N> first = begins.of_warp();
       each_of_warp(warp, here, [&](int) { first.rows(p, at, bars), first.skip(OBK_THREADS / 32); });
       if (warp == 0) {
+        PipelinedGemmWay<N> more = begins.past();
 #pragma unroll 1
         for (int k = here; k < N::stages && more.task < N::tasks; ++k)
           more.rows(p, at, bars), more.step(p);
@@ -246,7 +279,7 @@ struct PipelinedGemmPipe {
   /* The same of a CTA's only tile: its stage `stage` to the place of the one that has been read. */
   __device__ __forceinline__ void refill_with(int stage) {
     if (threadIdx.x != 0) return;
-    PipelinedGemmWay<N> w = first; /* of stage 0 */
+    PipelinedGemmWay<N> w = begins.of_warp(); /* of stage 0 */
     w.skip(stage), w.slot = stage % N::stages;
     dog.start();
     while (!mbarrier_try(read_bar(bars, w.slot), (stage / N::stages - 1) & 1))
@@ -285,7 +318,7 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
   extern __shared__ __align__(1024) char shared[];
   constexpr int kSplitK = N::split_k;
   __shared__ uint64_t parts[32];
-  __shared__ PipelinedGemmWay<N> kept;
+  __shared__ PipelinedGemmWay<N> kept, begins[N::tile_rows > 64 ? OBK_THREADS / 32 + 1 : 1];
   using Cluster = PipelinedGemmCluster<N>;
   const int first_tile = Cluster::first_tile(), step = gridDim.x / kSplitK;
   const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
@@ -351,8 +384,9 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
     }
   }
   ObkLanes lanes = {};
-  PipelinedGemmPipe<N> pipe = {&p, &kept, at,   bars, 0,    0, {p.grid.watch, blockIdx.x, 0, 0},
-                               0,  first, more, here, false};
+  PipelinedGemmPipe<N> pipe = {
+      &p,   &kept, at, bars, 0, 0, {p.grid.watch, blockIdx.x, 0, 0}, 0, {first, more, begins},
+      here, false};
   lanes.scratch = shared + (N::stages * N::stage_bytes - N::overlaid),
   lanes.scratch_bytes = N::scratch_bytes;
   lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
@@ -395,32 +429,11 @@ static constexpr int kUnderWay = 0;
 static constexpr int kUnderWay = 1;
 #endif
 
-/* A warpgroup's sums of all k that its CTA has of a tile. meanwhile(): while the last products are
- * under way. */
-template <int kType, typename S, int kStage, class N, typename F>
-static __device__ __forceinline__ void pipelined_gemm_steps(PipelinedGemmPipe<N>& pipe,
-                                                            float (&sum)[S::kGroups * 4],
-                                                            F&& meanwhile) {
-  constexpr bool kBfloat = kType == kObkBf16;
-  constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
-  static_assert(S::kChunks % kStage == 0 && S::kSplitK == 1, "stages of a tile are whole");
-  const int part = same_in_warp(threadIdx.x / 128);
-  const uint64_t x0 = matrix_at(part * 64, 1024), y0 = matrix_at(N::rows_bytes + part * 64, 1024);
-  float odd[kN / 2];
-#pragma unroll
-  for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
-  const auto multiply = [&] {
-    const uint64_t stage = same_in_warp(pipe.wait()) >> 4;
-    wgmma_begin();
-#pragma unroll
-    for (int b = 0; b < kStage; ++b) {
-      const uint64_t x = x0 + stage + b * (N::tile_rows * 8),
-                     y = y0 + stage + b * (S::kGroups * 64);
-      Wgmma<kN, kBfloat>::multiply(sum, x, y);
-      Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
-    }
-    wgmma_commit();
-  };
+/* multiply(), which waits for a stage and requests its products, for all stages that the CTA has of
+ * a tile, and what loads more of them. meanwhile(): while the last products are under way. */
+template <int kStages, class N, typename M, typename F>
+static __device__ __forceinline__ void pipelined_gemm_stages(PipelinedGemmPipe<N>& pipe,
+                                                             M&& multiply, F&& meanwhile) {
   if (!N::refills) { /* nobody waits for a place: all products may be under way */
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
@@ -454,9 +467,96 @@ static __device__ __forceinline__ void pipelined_gemm_steps(PipelinedGemmPipe<N>
     wgmma_wait<0>();
     pipe.give_back(before), pipe.refill();
   }
+}
+
+/* A warpgroup's sums of all k that its CTA has of a tile. meanwhile(): while the last products are
+ * under way. */
+template <int kType, typename S, int kStage, class N, typename F>
+static __device__ __forceinline__ void pipelined_gemm_steps(PipelinedGemmPipe<N>& pipe,
+                                                            float (&sum)[S::kGroups * 4],
+                                                            F&& meanwhile) {
+  constexpr bool kBfloat = kType == kObkBf16;
+  constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
+  static_assert(S::kChunks % kStage == 0 && S::kSplitK == 1, "stages of a tile are whole");
+  const int part = same_in_warp(threadIdx.x / 128);
+  const uint64_t x0 = matrix_at(part * 64, 1024), y0 = matrix_at(N::rows_bytes + part * 64, 1024);
+  float odd[kN / 2];
+#pragma unroll
+  for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
+  const auto multiply = [&] {
+    const uint64_t stage = same_in_warp(pipe.wait()) >> 4;
+    wgmma_begin();
+#pragma unroll
+    for (int b = 0; b < kStage; ++b) {
+      const uint64_t x = x0 + stage + b * (N::tile_rows * 8),
+                     y = y0 + stage + b * (S::kGroups * 64);
+      Wgmma<kN, kBfloat>::multiply(sum, x, y);
+      Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
+    }
+    wgmma_commit();
+  };
+  pipelined_gemm_stages<kStages>(pipe, multiply, meanwhile);
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
   if (N::overlaid > 0) __syncthreads(); /* no products are under way */
+}
+
+/* The same of a tall tile: of this warpgroup's 64 rows. A k-step of 16 goes to the chain of its
+ * number. */
+template <int kType, typename S, int kStage, int kChains, class N, typename F>
+static __device__ __forceinline__ void pipelined_gemm_tall_steps(PipelinedGemmPipe<N>& pipe,
+                                                                 float (&sum)[S::kGroups * 4],
+                                                                 F&& meanwhile) {
+  constexpr bool kBfloat = kType == kObkBf16;
+  constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
+  static_assert(S::kChunks % kStage == 0 && S::kSplitK == 1, "stages of a tile are whole");
+  static_assert(kChains == 1 || kChains == 4, "a sum of one chain, or the order of all tiles");
+  static_assert(kN <= (kChains == 1 ? kTallColumns : kTallColumnsOfFour), "sums fit in registers");
+  const int half = same_in_warp(threadIdx.x / 128);
+  float more[kChains == 1 ? 1 : 3][kN / 2]; /* of the chains behind the first */
+#pragma unroll
+  for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here();
+  if constexpr (kChains == 4) {
+#pragma unroll
+    for (int e = 0; e < kN / 2; ++e)
+      more[0][e] = zero_here(), more[1][e] = zero_here(), more[2][e] = zero_here();
+  }
+  const auto multiply = [&] {
+    const uint32_t stage = same_in_warp(pipe.wait());
+    wgmma_begin();
+#pragma unroll
+    for (int b = 0; b < kStage; ++b) {
+      const uint64_t x = matrix_at(stage + half * 8192 + b * (N::tile_rows * 128), 1024),
+                     y = matrix_at(stage + N::rows_bytes + b * (S::kGroups * 1024), 1024);
+      Wgmma<kN, kBfloat>::multiply(sum, x, y);
+      if constexpr (kChains == 1) {
+        Wgmma<kN, kBfloat>::multiply(sum, x + 2, y + 2);
+        Wgmma<kN, kBfloat>::multiply(sum, x + 4, y + 4);
+        Wgmma<kN, kBfloat>::multiply(sum, x + 6, y + 6);
+      } else {
+        Wgmma<kN, kBfloat>::multiply(more[0], x + 2, y + 2);
+        Wgmma<kN, kBfloat>::multiply(more[1], x + 4, y + 4);
+        Wgmma<kN, kBfloat>::multiply(more[2], x + 6, y + 6);
+      }
+    }
+    wgmma_commit();
+  };
+  pipelined_gemm_stages<kStages>(pipe, multiply, meanwhile);
+  if constexpr (kChains == 4) {
+#pragma unroll
+    for (int e = 0; e < kN / 2; ++e) sum[e] = (sum[e] + more[0][e]) + (more[1][e] + more[2][e]);
+  }
+  if (N::overlaid > 0) __syncthreads(); /* no products are under way */
+}
+
+/* This warpgroup's sums of a tall tile of `rows` rows to `c`. */
+template <typename S>
+static __device__ __forceinline__ void pipelined_gemm_tall_store(float (&sum)[S::kGroups * 4],
+                                                                 uint32_t c, int rows) {
+  const int above = same_in_warp(threadIdx.x / 128) * 64;
+  wgmma_each<S, 0, S::kGroups, S::kGroups * 8>(
+      sum, c + above * (S::kPitchC * 4), rows - above,
+      [](uint32_t to, float v, float u) { store_shared8(to, v, u); });
 }
 
 /* The sums of a tile to g.c; the second warpgroup's `kOther` floats behind the first's, for the
@@ -496,34 +596,58 @@ static __device__ __forceinline__ void pipelined_gemm_sums(ObkLanes* w, const Ob
   __syncthreads();
 }
 
-/* The sums of this CTA's slice of a tile's rows to g.c, a plane of `kPlane` floats for each part,
- * for the body to add in order where it does (kAdds), else added here. S: of a part, 64 rows.
- * Before the planes, where the scratch begins, lie the sums of all rows, for the warpgroups to
- * exchange halves and to send from. */
-template <int kType, typename S, int kStage, int kPlane, bool kAdds, class N>
-static __device__ __forceinline__ void pipelined_gemm_split_k(ObkLanes* w, const ObkGemm& g) {
-  constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
-  constexpr int kSplitK = N::split_k, kSlice = pipelined_gemm_slice(N::tile_rows, kSplitK);
+/* The same of a tall tile: no warpgroup has sums of another's rows. */
+template <int kType, typename S, int kStage, int kChains, int kStatistics, class N>
+static __device__ __forceinline__ void pipelined_gemm_tall(ObkLanes* w, const ObkGemm& g) {
   static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2,
                 "sums go in pairs");
-  static_assert(kPlane >= kSlice * S::kPitchC && kPlane % 4 == 0, "planes lie side by side");
-  static_assert(S::kRows == 64,
-                "no thread asks whether a row is there: wgmma would wait for those that do");
+  static_assert(S::kRows > 64 && S::kRows <= kTallRows, "a warpgroup has up to 64 rows");
   PipelinedGemmPipe<N>& pipe = *(PipelinedGemmPipe<N>*)w->pipe;
+  constexpr int kPairs = (S::kK / (2 * kPartialColumns) + 3) / 4, kMostRegisters = 168;
+  float sum[S::kGroups * 4];
+  /* Partial statistics come meanwhile where registers hold them beside the sums. */
+  if constexpr (kStatistics == kObkOfPartials &&
+                kChains * S::kGroups * 4 + 2 * 4 * kPairs <= kMostRegisters) {
+    RowPartials<kPairs> upper, lower;
+    upper.ask(g, 0, 0), lower.ask(g, 64, 0);
+    pipelined_gemm_tall_steps<kType, S, kStage, kChains>(pipe, sum, [&] {
+      typename RowPartials<kPairs>::Sums sums;
+      upper.add(g, 0, sums);
+      upper.give(g, 0, sums);
+      lower.add(g, 0, sums);
+      lower.give(g, 64, sums);
+    });
+  } else {
+    if (kStatistics == kObkOfPartials) join_partials(g);
+    if (kStatistics == kObkOfRows) row_statistics<kType == kObkBf16>(g);
+    pipelined_gemm_tall_steps<kType, S, kStage, kChains>(pipe, sum, [] {});
+  }
+  pipelined_gemm_tall_store<S>(sum, shared_address(g.c), (int)g.m);
+  __syncthreads();
+}
+
+/* Of a cluster's CTA, one thread: the bytes of sums of its slice's rows that come from all parts.
+ */
+template <typename S, class N>
+static __device__ __forceinline__ void pipelined_gemm_expect(const PipelinedGemmPipe<N>& pipe) {
+  constexpr int kSlice = pipelined_gemm_slice(N::tile_rows, N::split_k);
   constexpr int kUnit = S::kPitchC % 4 == 0 ? 4 : 2,
                 kColumns = (S::kColumns + kUnit - 1) / kUnit * kUnit; /* sums that go at once */
-  const int part = same_in_warp(threadIdx.x / 128), rank = PipelinedGemmCluster<N>::part();
-  float sum[kN / 2];
-  pipelined_gemm_steps<kType, S, kStage>(pipe, sum, [] {});
-  const uint32_t c = shared_address(g.c), own = shared_address(w->scratch);
-  wgmma_add<S, kHalf, kN>(sum, part, own, 64);
-  if (threadIdx.x == 0) { /* sums of this slice's rows, from all parts */
-    const int rows = max(min(N::tile_rows - rank * kSlice, kSlice), 0);
-    mbarrier_expect(pipe.come(), kSplitK * rows * kColumns * 4);
-  }
-  /* From shared memory, rows side by side: a warp's stores to another CTA are then whole lines. */
-  const uint32_t mine = c + 4 * rank * kPlane;
-  wgmma_store<S, kHalf, kN>(sum, part, own, 64);
+  const int rows = max(min(N::tile_rows - PipelinedGemmCluster<N>::part() * kSlice, kSlice), 0);
+  mbarrier_expect(pipe.come(), N::split_k * rows * kColumns * 4);
+}
+
+/* A part's sums of all rows, at `own`, to the planes at `c` of those that have the rows; and there
+ * all parts' are added, where the body does not. From shared memory, rows side by side: a warp's
+ * stores to another CTA are then whole lines. */
+template <typename S, int kPlane, bool kAdds, class N>
+static __device__ __forceinline__ void pipelined_gemm_exchange(PipelinedGemmPipe<N>& pipe,
+                                                               uint32_t c, uint32_t own) {
+  constexpr int kSplitK = N::split_k, kSlice = pipelined_gemm_slice(N::tile_rows, kSplitK);
+  constexpr int kUnit = S::kPitchC % 4 == 0 ? 4 : 2,
+                kColumns = (S::kColumns + kUnit - 1) / kUnit * kUnit;
+  static_assert(kPlane >= kSlice * S::kPitchC && kPlane % 4 == 0, "planes lie side by side");
+  const uint32_t mine = c + 4 * PipelinedGemmCluster<N>::part() * kPlane;
   __syncthreads();
   cluster_wait();
   constexpr int kEach = kColumns / kUnit, kAll = N::tile_rows * kEach;
@@ -565,6 +689,43 @@ static __device__ __forceinline__ void pipelined_gemm_split_k(ObkLanes* w, const
     store_shared16(c + 4 * at, words);
   }
   __syncthreads();
+}
+
+/* The sums of this CTA's slice of a tile's rows to g.c, a plane of `kPlane` floats for each part,
+ * for the body to add in order where it does (kAdds), else added here. S: of a part, 64 rows.
+ * Before the planes, where the scratch begins, lie the sums of all rows, for the warpgroups to
+ * exchange halves and to send from. */
+template <int kType, typename S, int kStage, int kPlane, bool kAdds, class N>
+static __device__ __forceinline__ void pipelined_gemm_split_k(ObkLanes* w, const ObkGemm& g) {
+  constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
+  static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2,
+                "sums go in pairs");
+  static_assert(S::kRows == 64,
+                "no thread asks whether a row is there: wgmma would wait for those that do");
+  PipelinedGemmPipe<N>& pipe = *(PipelinedGemmPipe<N>*)w->pipe;
+  const int part = same_in_warp(threadIdx.x / 128);
+  float sum[kN / 2];
+  pipelined_gemm_steps<kType, S, kStage>(pipe, sum, [] {});
+  const uint32_t own = shared_address(w->scratch);
+  wgmma_add<S, kHalf, kN>(sum, part, own, 64);
+  if (threadIdx.x == 0) pipelined_gemm_expect<S>(pipe);
+  wgmma_store<S, kHalf, kN>(sum, part, own, 64);
+  pipelined_gemm_exchange<S, kPlane, kAdds>(pipe, shared_address(g.c), own);
+}
+
+/* The same of a tall tile. S: of a part, 128 rows. */
+template <int kType, typename S, int kStage, int kChains, int kPlane, bool kAdds, class N>
+static __device__ __forceinline__ void pipelined_gemm_tall_split_k(ObkLanes* w, const ObkGemm& g) {
+  static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2,
+                "sums go in pairs");
+  static_assert(S::kRows == kTallRows, "no thread asks whether a row is there");
+  PipelinedGemmPipe<N>& pipe = *(PipelinedGemmPipe<N>*)w->pipe;
+  float sum[S::kGroups * 4];
+  pipelined_gemm_tall_steps<kType, S, kStage, kChains>(pipe, sum, [] {});
+  const uint32_t own = shared_address(w->scratch);
+  if (threadIdx.x == 0) pipelined_gemm_expect<S>(pipe);
+  pipelined_gemm_tall_store<S>(sum, own, kTallRows);
+  pipelined_gemm_exchange<S, kPlane, kAdds>(pipe, shared_address(g.c), own);
 }
 
 #endif
