@@ -154,11 +154,14 @@ inline constexpr int kAttentionMultiprocessors = 132;
 
 // ---- convolution tiles -------------------------------------------------------------------------
 
-/// Depthwise, on CUDA cores, ns: an element of Y; a tap of it where two pixels share weights
+/// Depthwise, on CUDA cores, ns: an element of Y; a tap of it where pixels share weights
 /// (depthwise_side), and elsewhere, where each tap waits for its loads. Fewer elements take as long
 /// as kFewest. `h100_depthwise.json`.
 struct ConvDepthwise {
   static constexpr double kItem = 0.6, kTap = 0.028, kTapAlone = 0.11, kFewest = 3072;
+  // kTap where 4, 2 and 1 channels are read at once. Not measured: estimates, kTap times the
+  // instructions of a tap of an element over those of packs of 8.
+  static constexpr double kTapOfFour = 0.033, kTapOfTwo = 0.047, kTapOfOne = 0.075;
 };
 inline constexpr double kConvTask = 500;  // a task's beginning and end; not measured: estimate
 /// Grids whose CTAs share multiprocessors (conv_grid.cuh): ResNet-50 of batch 8 by eight tiles.

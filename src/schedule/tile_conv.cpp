@@ -52,7 +52,8 @@ void cut_conv(const stitch::ConvTile& conv, const Cutting& cut, int64_t pieces, 
   work.tile_rows = rows * conv.out_width;
 }
 
-bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& work) {
+bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cutting& cut,
+                      Work& work) {
   const kernels::TileLibrary& tiles = cut.tiles;
   if (!tiles.conv.pixels) return false;
   const int64_t pixels = conv.out_height * conv.out_width, wide = conv.out_width;
@@ -81,6 +82,7 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
     for (int64_t width : widths) {
       if (height * width * 4 > cut.machine.scratchpad.count / 4 && height > 16) continue;
       shape.pixels = height, shape.channels = width;
+      if (conv.depthwise) shape.pack = stitch::depthwise_pack(conv, plan.layouts[conv.x], width);
       const int64_t middle = pixels / 2 / height * height;  // neither the first nor the last rows
       int64_t scratch = 0;
       for (int64_t first : {int64_t{0}, middle}) {  // at the edge fewer rows are read

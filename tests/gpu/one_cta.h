@@ -580,6 +580,12 @@ OBK_DEVICE void load_global(uint32_t (&r)[kWords], const void* from) {
   one_cta::look(from, 4 * kWords, 4 * kWords);
   memcpy(r, from, sizeof r);
 }
+OBK_DEVICE void load_global16(uint32_t& r, const void* from) {
+  one_cta::look(from, 2, 2);
+  uint16_t half;
+  memcpy(&half, from, 2);
+  r = half;
+}
 template <bool kBfloat>
 OBK_DEVICE uint32_t narrow_two(float low, float high) {
   const auto bits = [](float v) -> uint32_t {

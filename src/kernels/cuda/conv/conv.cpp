@@ -175,9 +175,12 @@ double cuda_conv_nanos(const ObkConv* conv) {
   if (conv->depthwise) {
     using Depthwise = costs::ConvDepthwise;
     const double items = static_cast<double>(pixels_of(*conv) * conv->channels);
-    const bool pairs = depthwise_side(conv->kernel_h, conv->kernel_w) > 0;
-    return nanos + std::max(items, Depthwise::kFewest) *
-                       (Depthwise::kItem + taps * (pairs ? Depthwise::kTap : Depthwise::kTapAlone));
+    const double tap = depthwise_side(conv->kernel_h, conv->kernel_w) == 0 ? Depthwise::kTapAlone
+                       : conv->pack == 8                                   ? Depthwise::kTap
+                       : conv->pack == 4                                   ? Depthwise::kTapOfFour
+                       : conv->pack == 2                                   ? Depthwise::kTapOfTwo
+                                                                           : Depthwise::kTapOfOne;
+    return nanos + std::max(items, Depthwise::kFewest) * (Depthwise::kItem + taps * tap);
   }
   const double n = static_cast<double>(conv->channels), chunks = chunks_of(*conv);
   if (conv->tasks_per_worker > 0) {

@@ -303,7 +303,12 @@ OBK_DEVICE void copy16_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/* 4, 8 or 16 bytes of global memory, aligned so. */
+/* 2, 4, 8 or 16 bytes of global memory, aligned so. */
+OBK_DEVICE void load_global16(uint32_t& r, const void* from) {
+  uint16_t half;
+  asm volatile("ld.global.b16 %0, [%1];" : "=h"(half) : "l"(from) : "memory");
+  r = half;
+}
 OBK_DEVICE void load_global(uint32_t (&r)[1], const void* from) {
   asm volatile("ld.global.b32 %0, [%1];" : "=r"(r[0]) : "l"(from) : "memory");
 }
