@@ -6,6 +6,12 @@
 
 namespace obelisk::kernels {
 
+/// Elements at whose multiples begins whatever begins at multiples of each number that was or-ed to
+/// `all`: 8, 4, 2 or 1, for loads of that many.
+constexpr int64_t at_once(int64_t all) {
+  return all % 8 == 0 ? 8 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
+}
+
 /// GEMM tiles by wgmma in bodies that are part of their kernel (gemm_wgmma.cuh,
 /// gemm_wgmma_pipelined.cuh).
 namespace async_mma_bounds {

@@ -159,8 +159,8 @@ inline constexpr int kAttentionMultiprocessors = 132;
 /// as kFewest. `h100_depthwise.json`.
 struct ConvDepthwise {
   static constexpr double kItem = 0.6, kTap = 0.028, kTapAlone = 0.11, kFewest = 3072;
-  // kTap where 4, 2 and 1 channels are read at once. Not measured: estimates, kTap times the
-  // instructions of a tap of an element over those of packs of 8.
+  // kTap is of 16 bytes at once; these of 4 channels in 16 bits, of 2 and of 1. Not measured:
+  // estimates, kTap times the instructions of a tap of an element over those of packs of 8.
   static constexpr double kTapOfFour = 0.033, kTapOfTwo = 0.047, kTapOfOne = 0.075;
 };
 inline constexpr double kConvTask = 500;  // a task's beginning and end; not measured: estimate
@@ -171,6 +171,9 @@ struct ConvGrid {
                           kFirstLayerOut = 0.11;  // ns a block of 64 k, an element
   // A block of 64 k of a shared multiprocessor: fixed, each 64 pixels, each 64 channels; Y.
   static constexpr double kBlock = 140, kHigh = 40, kWide = 40, kOut = 450;
+  // 64 pixels of a block, for each copy more that 16 bytes take where pixels begin at 8 or 4. Not
+  // measured: estimate, 512 copies at 24 a ns.
+  static constexpr double kShortCopies = 21;
   // Of one that a CTA has alone; pixels whose taps may lie outside of X.
   static constexpr double kAloneBlock = 60, kAloneHigh = 100, kAloneHighTaps = 135, kAloneOut = 675;
 };

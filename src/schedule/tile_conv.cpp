@@ -115,10 +115,15 @@ void cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t 
     return;
   double best = static_cast<double>((tasks + cut.workers.count - 1) / cut.workers.count) *
                 work.task_nanos * cut.machine.costs.alone_over_tile;
+  // Tiles alike where that can be; else the last one of a row of tiles has fewer columns.
+  bool even = false;
+  for (int64_t width = 32; width <= kernels::conv_bounds::kMostGridColumns; width += 16)
+    even |= outputs % width == 0;
+  shape.out_channels = outputs;
   for (const int64_t height : {64, 128}) {
     for (int64_t width = 32; width <= kernels::conv_bounds::kMostGridColumns; width += 16) {
-      if (outputs % width != 0) continue;
-      const int64_t count = (all + height - 1) / height * (outputs / width);
+      if (even ? outputs % width != 0 : width >= outputs + tiles.panel && width > 32) continue;
+      const int64_t count = (all + height - 1) / height * ((outputs + width - 1) / width);
       const int per_worker = count <= cut.workers.count ? 1 : 2;
       shape.tasks_per_worker = static_cast<int16_t>(per_worker), shape.pixels = height,
       shape.channels = width;
@@ -143,8 +148,14 @@ void cut_conv_grid(const stitch::Plan& plan, const stitch::ConvTile& conv, const
                    int64_t tasks, Work& work) {
   const stitch::Layout& in = plan.layouts[conv.x];
   const int64_t pixels = conv.out_height * conv.out_width, size = byte_size(conv.type, 1);
+  // Copies are as wide as pixels are aligned; runs of few channels are read by 16 bytes.
+  int64_t begins =
+      in.strides.size() == 4 && (conv.shape.inputs % 8 == 0 || conv.kernel_h * conv.kernel_w == 1)
+          ? kernels::at_once(in.strides[0] | in.strides[2] | in.strides[3])
+          : 8;
+  if (begins == 1) begins = 8;
   if (conv.depthwise || conv.shape.groups != 1 || in.strides.size() != 4 || in.strides[1] != 1 ||
-      in.offset * size % 16 != 0)
+      in.offset % begins != 0)
     return;
   if (conv.shape.batch * in.strides[0] * size >= INT32_MAX ||
       work.nest.row_count() != conv.shape.batch * pixels)

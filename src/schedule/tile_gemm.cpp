@@ -93,7 +93,7 @@ void cut_gemm_grid(const Group& group, const TaskGraph& graph, const Cutting& cu
       graph.buffers[work.buffers[static_cast<size_t>(work.operand_count(group)) + 1]].kind ==
           BufferKind::kWeight &&
       p.b_type == p.a_type;
-  if (!packed || p.k[0].a != 1 || row <= 0 || access->offset * size % 16 != 0 ||
+  if (!packed || p.k[0].a != 1 || row <= 0 || access->offset % kernels::at_once(row) != 0 ||
       rows * row * size >= INT32_MAX)
     return;
   ObkConv shape = {};

@@ -69,9 +69,7 @@ int16_t depthwise_pack(const ConvTile& conv, const Layout& x, int64_t tile_chann
   int64_t all = x.offset | conv.shape.outputs | tile_channels;
   for (size_t axis = conv.shape.batch == 1 ? 1 : 0; axis < x.strides.size(); ++axis)
     if (axis != 1) all |= x.strides[axis];  // channels lie one after another
-  int16_t pack = 8;
-  while (all % pack != 0) pack = static_cast<int16_t>(pack / 2);
-  return pack;
+  return static_cast<int16_t>(kernels::at_once(all));
 }
 
 }  // namespace obelisk::stitch

@@ -195,17 +195,26 @@ struct GridCase {
   void (*tile)(const ObkConv&);
 };
 void PrintTo(const GridCase& c, std::ostream* out) { *out << c.name; }
-#define GRID(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, \
-             row, pixel, image, pixels, channels, ctas_per_sm)                                   \
-  GridCase {                                                                                     \
-    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel, image, pixels,    \
-        channels, images, out, bfloat,                                                           \
-        obk::conv_grid_begin<                                                                    \
-            obk::ConvGrid<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel,   \
-                          image, pixels, channels, channels + 8, ctas_per_sm> >,                 \
-        obk::conv_grid_tile<                                                                     \
-            bfloat, obk::ConvGrid<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row,  \
-                                  pixel, image, pixels, channels, channels + 8, ctas_per_sm> >   \
+#define GRID(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high,   \
+             row, pixel, image, pixels, channels, ctas_per_sm)                                     \
+  GRID_OF(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, \
+          pixel, image, pixels, channels, ctas_per_sm, 0)
+/* The last tile of channels has fewer. */
+#define GRID_TAIL(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide,    \
+                  high, row, pixel, image, pixels, channels, ctas_per_sm)                          \
+  GRID_OF(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, \
+          pixel, image, pixels, channels, ctas_per_sm, out)
+#define GRID_OF(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide,      \
+                high, row, pixel, image, pixels, channels, ctas_per_sm, outputs)                   \
+  GridCase {                                                                                       \
+    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel, image, pixels,      \
+        channels, images, out, bfloat,                                                             \
+        obk::conv_grid_begin<                                                                      \
+            obk::ConvGrid<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel,     \
+                          image, pixels, channels, channels + 8, ctas_per_sm, outputs> >,          \
+        obk::conv_grid_tile<bfloat, obk::ConvGrid<in, h, w, kh, kw, sh, sw, dh, dw, top, left,     \
+                                                  wide, high, row, pixel, image, pixels, channels, \
+                                                  channels + 8, ctas_per_sm, outputs> >            \
   }
 const GridCase kGridCases[] = {
     GRID("single_128x64", 2, 128, false, 64, 10, 14, 1, 1, 1, 1, 1, 1, 0, 0, 14, 10, 14 * 64, 64,
@@ -226,6 +235,23 @@ const GridCase kGridCases[] = {
          120 * 208, 128, 80, 1),
     GRID("first_128x64", 2, 64, false, 3, 32, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 16, 96, 3, 3072, 128,
          64, 2),
+    /* Pixels that begin at multiples of 4 and 8 bytes, channels beyond the last piece of 16. */
+    GRID_TAIL("k42_128x48", 2, 42, false, 42, 11, 13, 1, 1, 1, 1, 1, 1, 0, 0, 13, 11, 13 * 42, 42,
+              143 * 42, 128, 48, 2),
+    GRID_TAIL("k84_64x64", 3, 84, true, 84, 9, 10, 1, 1, 1, 1, 1, 1, 0, 0, 10, 9, 10 * 84, 84,
+              90 * 84, 64, 64, 1),
+    GRID("k126_strided_128x96", 2, 96, false, 126, 9, 9, 1, 1, 2, 2, 1, 1, 0, 0, 5, 5, 9 * 126, 126,
+         81 * 126, 128, 96, 2),
+    GRID("k10_128x32", 1, 32, true, 10, 12, 12, 1, 1, 1, 1, 1, 1, 0, 0, 12, 12, 12 * 10, 10,
+         144 * 10, 128, 32, 2),
+    GRID("k43_of_44_64x32", 1, 64, false, 43, 8, 9, 1, 1, 1, 1, 1, 1, 1, 1, 11, 10, 9 * 44, 44,
+         72 * 44, 64, 32, 2),
+    GRID("gap_3x3_128x32", 2, 32, false, 24, 9, 9, 3, 3, 1, 1, 1, 1, 1, 1, 9, 9, 9 * 26, 26,
+         81 * 26, 128, 32, 2),
+    GRID_TAIL("tail_168_128x96", 2, 168, true, 168, 9, 9, 1, 1, 1, 1, 1, 1, 0, 0, 9, 9, 9 * 168,
+              168, 81 * 168, 128, 96, 2),
+    GRID_TAIL("tail_two_blocks_64x64", 1, 72, false, 128, 9, 9, 1, 1, 1, 1, 1, 1, 0, 0, 9, 9,
+              9 * 128, 128, 81 * 128, 64, 64, 1),
     GRID("few_128x32", 2, 64, true, 4, 16, 16, 3, 3, 1, 1, 1, 1, 1, 1, 16, 16, 64, 4, 1024, 128, 32,
          2),
 };
@@ -257,11 +283,11 @@ TEST_P(OneCtaConvGrid, ConvolvesAsDefined) {
       one_cta::run(256, [&] {
         ObkConv t = g;
         t.row = pixel, t.pixels = std::min(c.pixels, all - pixel), t.channel = channel;
-        t.channels = c.channels;
+        t.channels = std::min(c.channels, c.out - channel);
         c.begin(t), c.tile(t);
-        for (int64_t k = threadIdx.x; k < t.pixels * c.channels; k += 256)
-          y[static_cast<size_t>((pixel + k / c.channels) * c.out + channel + k % c.channels)] =
-              t.y[k / c.channels * pitch + k % c.channels];
+        for (int64_t k = threadIdx.x; k < t.pixels * t.channels; k += 256)
+          y[static_cast<size_t>((pixel + k / t.channels) * c.out + channel + k % t.channels)] =
+              t.y[k / t.channels * pitch + k % t.channels];
       });
   for (int64_t pixel = 0; pixel < all; ++pixel)
     for (int64_t o = 0; o < c.out; ++o) {

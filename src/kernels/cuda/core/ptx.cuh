@@ -297,6 +297,19 @@ OBK_DEVICE void copy_unit(uint32_t to, const void* from, uint32_t bytes) {
                  "r"(bytes)
                  : "memory");
 }
+/* 16 bytes by copies of kUnit, of which only the first `bytes` are read; the rest becomes zero. */
+template <int kUnit>
+OBK_DEVICE void copy_piece(uint32_t to, const void* from, uint32_t bytes) {
+  if constexpr (kUnit == 16) {
+    copy16_partly(to, from, bytes);
+  } else {
+#pragma unroll
+    for (uint32_t e = 0; e < 16; e += kUnit) {
+      const uint32_t left = bytes > e ? min(bytes - e, (uint32_t)kUnit) : 0;
+      copy_unit<kUnit>(to + e, left > 0 ? (const char*)from + e : from, left);
+    }
+  }
+}
 OBK_DEVICE void copy16_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 OBK_DEVICE void copy16_wait() {

@@ -22,6 +22,12 @@ enum { kGemmSmallSmemA = 49152 };
 /* Columns of a tile of 33 to 64 rows whose shape its body knows, at most. */
 enum { kWgmmaColumns = 160 };
 
+/* Bytes that a copy of 16-bit rows takes, which all begin at multiples of `all` elements (strides,
+ * or-ed): 16, 8 or 4; 0: there is no such copy. */
+constexpr int row_unit(int64_t all) {
+  return all % 8 == 0 ? 16 : all % 4 == 0 ? 8 : all % 2 == 0 ? 4 : 0;
+}
+
 /* Such a tile of 49 rows or more that streams both operands (gemm_wgmma_pipelined.cuh): blocks of
  * 64 k in a stage, stages that have a place in shared memory. */
 constexpr int gemm_wgmma_stage(int groups, int chunks) {
