@@ -41,6 +41,12 @@ inline constexpr int64_t kMostRows = 8, kMostColumns = 128;
 inline constexpr int64_t kMostCode = 640;  // loads of fragments that are unrolled
 }  // namespace dataflow_bounds
 
+/// GEMMs in f32 whose tiles read their weights once for all rows (fma_few_rows.cuh): rows of the
+/// GEMM, columns of a tile. Of more rows each tile would read all weights again; not measured.
+namespace few_rows_bounds {
+inline constexpr int64_t kMostRows = 8, kMostColumns = 64;
+}
+
 /// GEMMs whose k is computed in parts: columns, and k of the whole and of a part. Rows: of one that
 /// is a phase of one kernel and whose k is shorter than kLeastDepth.
 namespace split_k_bounds {

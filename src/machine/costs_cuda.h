@@ -120,6 +120,14 @@ struct GemmFma {
   static constexpr double kFlops32 = 300, kFlops64 = 150, kTf32Flops = 1600;  // a ns
 };
 
+/// f32 of few rows (fma_few_rows.cuh). Not measured: estimates. A's way to shared memory and the
+/// first weights', one latency of memory each; the sums of a round; weights at the rate of memory;
+/// multiply-adds at two thirds of what the CUDA cores have.
+struct GemmFmaFewRows {
+  static constexpr double kBegin = 900, kRound = 250;  // ns
+  static constexpr double kBytes = 35, kFlops = 300;   // a ns
+};
+
 /// A pipelined GEMM's tile (pipelined_gemm.cuh).
 struct GemmPipelined {
   static constexpr double kBytes =

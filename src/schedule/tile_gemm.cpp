@@ -36,8 +36,12 @@ bool cut_by_cost(const Group& group, const Cutting& cut, Work& work) {
       if ((rows > 8 || columns > tiles.panel) && !has_room(std::min(rows, inner), wide)) continue;
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + cut.workers.count - 1) / cut.workers.count;
-      const double nanos = tiles.gemm.nanos(type, std::min(rows, inner),
-                                            std::min(wide, n * group.product.b_count()), k);
+      const int64_t high =
+          type == kObkF32 && inner > kernels::few_rows_bounds::kMostRows
+              ? std::max(std::min(rows, inner), kernels::few_rows_bounds::kMostRows + 1)
+              : std::min(rows, inner);
+      const double nanos =
+          tiles.gemm.nanos(type, high, std::min(wide, n * group.product.b_count()), k);
       if (best != 0 && rounds * nanos >= best) continue;
       best = rounds * nanos;
       work.tile_rows = std::min(rows, inner), work.tile_columns = std::min(columns, n);
