@@ -1,9 +1,9 @@
 """Depthwise convolutions by themselves on a GPU: what `obelisk profile` says of each, channels last between two 1x1
 convolutions, as one kernel of a graph (fp16 of batch 1 and 8, fp32 of batch 1).
 
-    python bench/micro/depthwise.py build/bin/obelisk OUT.json
+    python bench/micro/depthwise.py build/bin/obelisk OUT.json [CHANNELS ...]
 
-A row has the shape, the tile, and of its kernel in microseconds: the lower bound, what was predicted and measured, and what
+CHANNELS: of these alone. A row has the shape, the tile, and of its kernel in microseconds: the lower bound, what was predicted and measured, and what
 the median task took. Needs onnx and numpy.
 """
 import concurrent.futures
@@ -19,9 +19,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-# channels, height and width, kernel, stride: MobileNetV2, EfficientNet-B0, ConvNeXt
+# channels, height and width, kernel, stride: MobileNetV2, EfficientNet-B0, ConvNeXt; NASNet-A-Large and its like, whose
+# channels are read by packs of 2 (42), 4 (84) and 8
 SHAPES = [(32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (144, 56, 5, 2), (240, 28, 5, 1), (480, 14, 3, 1),
           (672, 14, 5, 1), (960, 7, 3, 1), (1152, 7, 5, 1), (96, 56, 7, 1), (384, 14, 7, 1)]
+SHAPES += [(channels, size, kernel, 1) for channels, size in ((42, 165), (84, 83), (168, 42), (336, 21), (672, 11)) for kernel in (3, 5, 7)]
+SHAPES += [(42, 165, 5, 2), (42, 165, 7, 2), (42, 83, 3, 1), (84, 83, 5, 2), (84, 42, 5, 1), (168, 42, 7, 2)]
 ENDS = 16  # channels before and behind
 
 
@@ -66,7 +69,8 @@ def measure(obelisk, folder, shape, batch, precision):
 
 def main():
     obelisk, out = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
-    items = [(shape, *how) for shape in SHAPES for how in ((1, "fp16"), (8, "fp16"), (1, "fp32"))]
+    wanted = {int(word) for word in sys.argv[3:]}
+    items = [(shape, *how) for shape in SHAPES if not wanted or shape[0] in wanted for how in ((1, "fp16"), (8, "fp16"), (1, "fp32"))]
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:  # compiled once, side by side; then timed one after the other

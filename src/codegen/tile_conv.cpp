@@ -123,6 +123,8 @@ void BodyEmitter::conv() {
   auto set = [&](std::string_view field, int64_t value) {
     text += fmt::format("    g.{} = {};\n", field, param(value));
   };
+  if (c.depthwise && tiles_.vectors)
+    text += fmt::format("    g.pack = {};\n", stitch::depthwise_pack(c, in, work_.tile_columns));
   set("height", c.height), set("width", c.width),
       set("in_channels", c.depthwise ? c.shape.inputs : c.shape.group_inputs);
   set("kernel_h", c.kernel_h), set("kernel_w", c.kernel_w), set("stride_h", c.stride_h),

@@ -10,12 +10,15 @@
 
 namespace obelisk::codegen {
 
-/// Whether every row of a product's A begins where 16 bytes do, as the tile's copies ask: buffers
-/// do. `a`: how the nest reads it; `size`: bytes of an element.
-static bool rows_begin_at_16(const schedule::Work& work, const schedule::Access& a, int64_t size) {
+/// Whether every row of a product's A begins where the tile's copies ask: where 16 bytes do, as
+/// buffers do, or, of several rows in 16 bits, where their pitch lets copies of 8 or 4 bytes begin.
+/// `a`: how the nest reads it; `size`: bytes of an element.
+static bool rows_begin_at_copies(const schedule::Work& work, const schedule::Access& a,
+                                 int64_t size, const ObkGemm& shape) {
   int64_t all = a.offset;
   for (int d = 0; d < work.nest.rows; ++d)
     if (work.nest.dims[static_cast<size_t>(d)].extent > 1) all |= a.strides[static_cast<size_t>(d)];
+  if (size == 2 && shape.m > 1) return kernels::at_once(all) >= kernels::at_once(shape.a_row);
   return all * size % 16 == 0;
 }
 
@@ -68,13 +71,16 @@ ObkGemm BodyEmitter::gemm_shape(int64_t a_row) const {
 /// The tile whose shape is a constant of the text where the machine has one, else that of any
 /// shape. `a`: how the nest reads A.
 std::string BodyEmitter::gemm_call(const ObkGemm& shape, const std::string& type, const Access& a) {
+  using namespace kernels::few_rows_bounds;
   const int64_t a_row = shape.a_row;
-  if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 &&
+  const bool few_rows = shape.a_type == kObkF32 && shape.m <= kMostRows && shape.n <= kMostColumns;
+  if (tiles_.vectors && packed_b_ && (!direct_ || few_rows) && shape.a_col == 1 && a_row >= 0 &&
       a_row < (int64_t{1} << 30)) {
     const std::string aligned =
-        loads_rows() ? ""
-                     : fmt::format(", {:d}",
-                                   rows_begin_at_16(work_, a, byte_size(group_.product.a_type, 1)));
+        loads_rows()
+            ? ""
+            : fmt::format(", {:d}", rows_begin_at_copies(
+                                        work_, a, byte_size(group_.product.a_type, 1), shape));
     const auto tile_of = [&](int64_t columns) {
       const int64_t c_row =
           pitch_.front() == '('

@@ -28,7 +28,7 @@ GridText emit_grid(const stitch::Group& group, const schedule::Work& work,
     shape.stride_w = c.stride_w, shape.dilation_h = c.dilation_h;
     shape.dilation_w = c.dilation_w, shape.pad_top = c.pad_top, shape.pad_left = c.pad_left,
     shape.out_width = c.out_width;
-    shape.x_row = in.strides[2], shape.x_pixel = in.strides[3];
+    shape.x_image = in.strides[0], shape.x_row = in.strides[2], shape.x_pixel = in.strides[3];
     geometry = fmt::format("{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}", c.height,
                            c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h,
                            c.dilation_w, c.pad_top, c.pad_left, c.out_width, c.out_height,
@@ -37,13 +37,16 @@ GridText emit_grid(const stitch::Group& group, const schedule::Work& work,
     const schedule::Access* a = work.nest.of_product(group, 0);
     const int64_t rows = work.nest.row_count(), row = a->strides[0];
     offset = a->offset, shape.in_channels = group.product.k[0].extent;
+    shape.x_image = shape.x_row = rows * row, shape.x_pixel = row;
     geometry =
         fmt::format("1, {0}, 1, 1, 1, 1, 1, 1, 0, 0, {0}, 1, {1}, {2}, {1}", rows, rows * row, row);
   }
   shape.type = static_cast<int32_t>(type), shape.y_pixel = pitch;
+  const int64_t outputs = work.nest.column_count();
   const std::string of =
-      fmt::format("({}, g, {}, {}, {}, {}, {}, {});\n", tile_type(shape.type), shape.in_channels,
-                  geometry, work.tile_rows, work.tile_columns, pitch, work.tasks_per_worker());
+      fmt::format("({}, g, {}, {}, {}, {}, {}, {}{});\n", tile_type(shape.type), shape.in_channels,
+                  geometry, work.tile_rows, work.tile_columns, pitch, work.tasks_per_worker(),
+                  outputs % work.tile_columns == 0 ? "" : fmt::format(", {}", outputs));
   GridText text;
   text.ahead = "  float* __restrict tile = (float*)w->scratch;\n  ObkConv g = {};\n";
   text.ahead +=

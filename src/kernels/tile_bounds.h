@@ -6,6 +6,12 @@
 
 namespace obelisk::kernels {
 
+/// Elements at whose multiples begins whatever begins at multiples of each number that was or-ed to
+/// `all`: 8, 4, 2 or 1, for loads of that many.
+constexpr int64_t at_once(int64_t all) {
+  return all % 8 == 0 ? 8 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
+}
+
 /// GEMM tiles by wgmma in bodies that are part of their kernel (gemm_wgmma.cuh,
 /// gemm_wgmma_pipelined.cuh).
 namespace async_mma_bounds {
@@ -35,6 +41,12 @@ namespace dataflow_bounds {
 inline constexpr int64_t kMostRows = 8, kMostColumns = 128;
 inline constexpr int64_t kMostCode = 640;  // loads of fragments that are unrolled
 }  // namespace dataflow_bounds
+
+/// GEMMs in f32 whose tiles read their weights once for all rows (fma_few_rows.cuh): rows of the
+/// GEMM, columns of a tile. Of more rows each tile would read all weights again; not measured.
+namespace few_rows_bounds {
+inline constexpr int64_t kMostRows = 8, kMostColumns = 64;
+}
 
 /// GEMMs whose k is computed in parts: columns, and k of the whole and of a part. Rows: of one that
 /// is a phase of one kernel and whose k is shorter than kLeastDepth.

@@ -120,6 +120,14 @@ struct GemmFma {
   static constexpr double kFlops32 = 300, kFlops64 = 150, kTf32Flops = 1600;  // a ns
 };
 
+/// f32 of few rows (fma_few_rows.cuh). Not measured: estimates. A's way to shared memory and the
+/// first weights', one latency of memory each; the sums of a round; weights at the rate of memory;
+/// multiply-adds at two thirds of what the CUDA cores have.
+struct GemmFmaFewRows {
+  static constexpr double kBegin = 900, kRound = 250;  // ns
+  static constexpr double kBytes = 35, kFlops = 300;   // a ns
+};
+
 /// A pipelined GEMM's tile (pipelined_gemm.cuh).
 struct GemmPipelined {
   static constexpr double kBytes =
@@ -157,11 +165,14 @@ inline constexpr int kAttentionMultiprocessors = 132;
 
 // ---- convolution tiles -------------------------------------------------------------------------
 
-/// Depthwise, on CUDA cores, ns: an element of Y; a tap of it where two pixels share weights
+/// Depthwise, on CUDA cores, ns: an element of Y; a tap of it where pixels share weights
 /// (depthwise_side), and elsewhere, where each tap waits for its loads. Fewer elements take as long
 /// as kFewest. `h100_depthwise.json`.
 struct ConvDepthwise {
   static constexpr double kItem = 0.6, kTap = 0.028, kTapAlone = 0.11, kFewest = 3072;
+  // kTap is of 16 bytes at once; these of 4 channels in 16 bits, of 2 and of 1. Not measured:
+  // estimates, kTap times the instructions of a tap of an element over those of packs of 8.
+  static constexpr double kTapOfFour = 0.033, kTapOfTwo = 0.047, kTapOfOne = 0.075;
 };
 inline constexpr double kConvTask = 500;  // a task's beginning and end; not measured: estimate
 /// Grids whose CTAs share multiprocessors (conv_grid.cuh): ResNet-50 of batch 8 by eight tiles.
@@ -171,6 +182,9 @@ struct ConvGrid {
                           kFirstLayerOut = 0.11;  // ns a block of 64 k, an element
   // A block of 64 k of a shared multiprocessor: fixed, each 64 pixels, each 64 channels; Y.
   static constexpr double kBlock = 140, kHigh = 40, kWide = 40, kOut = 450;
+  // 64 pixels of a block, for each copy more that 16 bytes take where pixels begin at 8 or 4. Not
+  // measured: estimate, 512 copies at 24 a ns.
+  static constexpr double kShortCopies = 21;
   // Of one that a CTA has alone; pixels whose taps may lie outside of X.
   static constexpr double kAloneBlock = 60, kAloneHigh = 100, kAloneHighTaps = 135, kAloneOut = 675;
 };

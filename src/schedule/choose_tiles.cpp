@@ -57,7 +57,7 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
     return;
   }
   if (group.kind == GroupKind::kConv) {
-    if (cut_conv_by_cost(group.conv, cut, work))
+    if (cut_conv_by_cost(plan, group.conv, cut, work))
       return cut_conv_grid(plan, group.conv, cut, count_tasks(group, work), work);
     cut_conv(group.conv, cut, pieces, work);
     work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / rows) *

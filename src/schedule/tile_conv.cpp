@@ -52,7 +52,8 @@ void cut_conv(const stitch::ConvTile& conv, const Cutting& cut, int64_t pieces, 
   work.tile_rows = rows * conv.out_width;
 }
 
-bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& work) {
+bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cutting& cut,
+                      Work& work) {
   const kernels::TileLibrary& tiles = cut.tiles;
   if (!tiles.conv.pixels) return false;
   const int64_t pixels = conv.out_height * conv.out_width, wide = conv.out_width;
@@ -81,6 +82,7 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
     for (int64_t width : widths) {
       if (height * width * 4 > cut.machine.scratchpad.count / 4 && height > 16) continue;
       shape.pixels = height, shape.channels = width;
+      if (conv.depthwise) shape.pack = stitch::depthwise_pack(conv, plan.layouts[conv.x], width);
       const int64_t middle = pixels / 2 / height * height;  // neither the first nor the last rows
       int64_t scratch = 0;
       for (int64_t first : {int64_t{0}, middle}) {  // at the edge fewer rows are read
@@ -118,10 +120,15 @@ double cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_
   if (cut.strategy.min_grid_bytes.count == 0 || all == 0 ||
       work.buffers.size() > size_t{kGridOperands} || !tiles.conv.pixels)
     return best;
+  // Tiles alike where that can be; else the last one of a row of tiles has fewer columns.
+  bool even = false;
+  for (int64_t width = 32; width <= kernels::conv_bounds::kMostGridColumns; width += 16)
+    even |= outputs % width == 0;
+  shape.out_channels = outputs;
   for (const int64_t height : {64, 128}) {
     for (int64_t width = 32; width <= kernels::conv_bounds::kMostGridColumns; width += 16) {
-      if (outputs % width != 0) continue;
-      const int64_t count = (all + height - 1) / height * (outputs / width);
+      if (even ? outputs % width != 0 : width >= outputs + tiles.panel && width > 32) continue;
+      const int64_t count = (all + height - 1) / height * ((outputs + width - 1) / width);
       const int per_worker = count <= cut.workers.count ? 1 : 2;
       shape.tasks_per_worker = static_cast<int16_t>(per_worker), shape.pixels = height,
       shape.channels = width;
@@ -147,8 +154,14 @@ void cut_conv_grid(const stitch::Plan& plan, const stitch::ConvTile& conv, const
                    int64_t tasks, Work& work) {
   const stitch::Layout& in = plan.layouts[conv.x];
   const int64_t pixels = conv.out_height * conv.out_width, size = byte_size(conv.type, 1);
+  // Copies are as wide as pixels are aligned; runs of few channels are read by 16 bytes.
+  int64_t begins =
+      in.strides.size() == 4 && (conv.shape.inputs % 8 == 0 || conv.kernel_h * conv.kernel_w == 1)
+          ? kernels::at_once(in.strides[0] | in.strides[2] | in.strides[3])
+          : 8;
+  if (begins == 1) begins = 8;
   if (conv.depthwise || conv.shape.groups != 1 || in.strides.size() != 4 || in.strides[1] != 1 ||
-      in.offset * size % 16 != 0)
+      in.offset % begins != 0)
     return;
   if (conv.shape.batch * in.strides[0] * size >= INT32_MAX ||
       work.nest.row_count() != conv.shape.batch * pixels)

@@ -14,7 +14,8 @@ void cut_conv(const stitch::ConvTile& conv, const Cutting& cut, int64_t pieces, 
 
 /// The tile of a convolution whose library knows what tiles cost: pixels in row order by channels.
 /// False: it does not.
-bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& work);
+bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cutting& cut,
+                      Work& work);
 
 /// The same of a kernel launched as a grid, several tasks a worker at once: tiles of any images'
 /// pixels, chosen where predicted faster than the tile that `work` has. With two tasks a worker

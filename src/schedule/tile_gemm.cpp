@@ -36,8 +36,12 @@ bool cut_by_cost(const Group& group, const Cutting& cut, Work& work) {
       if ((rows > 8 || columns > tiles.panel) && !has_room(std::min(rows, inner), wide)) continue;
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + cut.workers.count - 1) / cut.workers.count;
-      const double nanos = tiles.gemm.nanos(type, std::min(rows, inner),
-                                            std::min(wide, n * group.product.b_count()), k);
+      const int64_t high =
+          type == kObkF32 && inner > kernels::few_rows_bounds::kMostRows
+              ? std::max(std::min(rows, inner), kernels::few_rows_bounds::kMostRows + 1)
+              : std::min(rows, inner);
+      const double nanos =
+          tiles.gemm.nanos(type, high, std::min(wide, n * group.product.b_count()), k);
       if (best != 0 && rounds * nanos >= best) continue;
       best = rounds * nanos;
       work.tile_rows = std::min(rows, inner), work.tile_columns = std::min(columns, n);
@@ -93,7 +97,7 @@ double cut_gemm_grid(const Group& group, const TaskGraph& graph, const Cutting& 
       graph.buffers[work.buffers[static_cast<size_t>(work.operand_count(group)) + 1]].kind ==
           BufferKind::kWeight &&
       p.b_type == p.a_type;
-  if (!packed || p.k[0].a != 1 || row <= 0 || access->offset * size % 16 != 0 ||
+  if (!packed || p.k[0].a != 1 || row <= 0 || access->offset % kernels::at_once(row) != 0 ||
       rows * row * size >= INT32_MAX)
     return listed_nanos(cut, tasks, work);
   ObkConv shape = {};

@@ -64,4 +64,12 @@ std::optional<ConvTile> match_conv(const Graph& graph, NodeId node,
   return tile;
 }
 
+int16_t depthwise_pack(const ConvTile& conv, const Layout& x, int64_t tile_channels) {
+  if (conv.shape.group_outputs != 1) return 1;
+  int64_t all = x.offset | conv.shape.outputs | tile_channels;
+  for (size_t axis = conv.shape.batch == 1 ? 1 : 0; axis < x.strides.size(); ++axis)
+    if (axis != 1) all |= x.strides[axis];  // channels lie one after another
+  return static_cast<int16_t>(kernels::at_once(all));
+}
+
 }  // namespace obelisk::stitch

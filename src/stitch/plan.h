@@ -189,6 +189,10 @@ struct Layout {
   std::vector<int64_t> strides;
 };
 
+/// Channels that a depthwise convolution's tile on a GPU reads at once, 8, 4, 2 or 1: as many as
+/// divide where the pixels, rows and images of X begin and where tiles of so many channels do.
+int16_t depthwise_pack(const ConvTile& conv, const Layout& x, int64_t tile_channels);
+
 struct Group {
   GroupKind kind = GroupKind::kStitched;
   std::vector<NodeId> nodes;  // in order; the anchor first

@@ -24,6 +24,10 @@ const Shape kShapes[] = {
     {5, 1024, 7, 7, 1, 1, 0, 128, 0, 64, 128, 1},   {2, 288, 35, 35, 1, 1, 0, 64, 32, 128, 64, 2},
     {3, 80, 17, 19, 3, 1, 0, 96, 8, 128, 96, 2},    {2, 40, 9, 9, 5, 1, 2, 96, 0, 64, 32, 1},
     {3, 3, 32, 32, 7, 2, 3, 64, 0, 128, 64, 2},     {2, 4, 16, 16, 3, 1, 1, 64, 0, 128, 32, 2},
+    {2, 42, 33, 31, 1, 1, 0, 42, 0, 128, 48, 2},    {2, 84, 23, 21, 1, 1, 0, 84, 0, 64, 64, 1},
+    {1, 126, 21, 21, 1, 2, 0, 96, 0, 128, 96, 2},   {2, 10, 16, 16, 1, 1, 0, 32, 0, 128, 32, 2},
+    {2, 168, 21, 21, 1, 1, 0, 168, 0, 128, 96, 2},  {2, 24, 14, 14, 3, 1, 1, 32, 2, 128, 32, 2},
+    {1, 128, 21, 21, 1, 1, 0, 72, 0, 64, 64, 1},
 };
 
 constexpr const char* kText = R"cu(
@@ -34,15 +38,17 @@ constexpr const char* kText = R"cu(
                                                                     int all) {                     \
     extern __shared__ __align__(1024) char shared[];                                               \
     ObkConv g = *job;                                                                              \
-    const int outputs = (int)g.out_channels, across = outputs / wide;                              \
+    const int outputs = (int)g.out_channels, across = (outputs + wide - 1) / wide;                 \
     g.row = (int)blockIdx.x / across * high, g.pixels = min(high, all - (int)g.row);               \
-    g.channel = (int)blockIdx.x % across * wide, g.channels = wide;                                \
+    g.channel = (int)blockIdx.x % across * wide;                                                   \
+    g.channels = min(wide, outputs - (int)g.channel);                                              \
     g.y = (float*)shared, g.scratch = shared;                                                      \
     OBK_CONV_GRID_BEGIN(kObkF16, g, __VA_ARGS__);                                                 \
     OBK_CONV_GRID_TILE(kObkF16, g, __VA_ARGS__);                                                  \
-    for (int i = threadIdx.x; i < (int)g.pixels * wide; i += 256)                                  \
-      y[((int)g.row + i / wide) * outputs + (int)g.channel + i % wide] =                           \
-          g.y[i / wide * pitch + i % wide];                                                        \
+    const int own = (int)g.channels;                                                               \
+    for (int i = threadIdx.x; i < (int)g.pixels * own; i += 256)                                   \
+      y[((int)g.row + i / own) * outputs + (int)g.channel + i % own] =                             \
+          g.y[i / own * pitch + i % own];                                                          \
   }
 )cu";
 
@@ -54,10 +60,11 @@ std::string text_of() {
     text += fmt::format(
         "ENTRY(tile{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, 1, 1, {}, {}, {}, {}, {}, {}, "
         "{}, "
-        "{}, {}, {}, {})\n",
+        "{}, {}, {}, {}, {})\n",
         k++, s.pixels, s.channels, pitch, s.ctas_per_sm, s.in, s.height, s.width, s.kernel,
         s.kernel, s.stride, s.stride, s.pad, s.pad, s.out_width(), s.out_height(),
-        s.width * s.x_pixel(), s.x_pixel(), s.image(), s.pixels, s.channels, pitch, s.ctas_per_sm);
+        s.width * s.x_pixel(), s.x_pixel(), s.image(), s.pixels, s.channels, pitch, s.ctas_per_sm,
+        s.out % s.channels == 0 ? 0 : s.out);
   }
   return text;
 }
@@ -91,14 +98,16 @@ TEST(ConvGrid, EqualsTheDefinition) {
     job.height = s.height, job.width = s.width, job.stride_h = job.stride_w = s.stride;
     job.dilation_h = job.dilation_w = 1, job.pad_top = job.pad_left = s.pad;
     job.out_width = s.out_width(), job.x_pixel = s.x_pixel(), job.x_row = s.width * s.x_pixel();
-    job.pixels = s.pixels, job.channels = s.channels, job.y_pixel = s.channels + 8;
+    job.x_image = s.image(), job.pixels = s.pixels, job.channels = s.channels,
+    job.y_pixel = s.channels + 8;
     job.x = reinterpret_cast<const void*>(x_at), job.weights = reinterpret_cast<const void*>(w_at);
     const DevicePointer table = g.make(sizeof job, 0);
     g.d->CopyToDevice(table, &job, sizeof job);
     std::vector<float> y(static_cast<size_t>(s.all() * s.out));
     const DevicePointer y_at = g.make(y.size() * 4, 0xff);
     const int shared = static_cast<int>(kernels::cuda_conv_scratch_bytes(&job));
-    const int tiles = static_cast<int>((s.all() + s.pixels - 1) / s.pixels * (s.out / s.channels));
+    const int tiles = static_cast<int>((s.all() + s.pixels - 1) / s.pixels *
+                                       ((s.out + s.channels - 1) / s.channels));
     const Handle f = g.function(fmt::format("tile{}", k).c_str(), shared);
     const int all = static_cast<int>(s.all());
     void* list[] = {const_cast<DevicePointer*>(&table), const_cast<DevicePointer*>(&y_at),

@@ -85,7 +85,7 @@ std::vector<double> numbers(DType type, int64_t count, std::mt19937& random,
                             std::vector<uint64_t>& bytes) {
   std::uniform_real_distribution<double> uniform(-1, 1);
   std::vector<double> exact(static_cast<size_t>(count));
-  bytes.resize(static_cast<size_t>(count * 2 + 15) / 8);
+  bytes.resize(static_cast<size_t>(byte_size(type, count) + 15) / 8);
   for (int64_t k = 0; k < count; ++k) {
     set_double(bytes.data(), type, k, uniform(random));
     exact[static_cast<size_t>(k)] = get_double(bytes.data(), type, k);
@@ -195,17 +195,26 @@ struct GridCase {
   void (*tile)(const ObkConv&);
 };
 void PrintTo(const GridCase& c, std::ostream* out) { *out << c.name; }
-#define GRID(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, \
-             row, pixel, image, pixels, channels, ctas_per_sm)                                   \
-  GridCase {                                                                                     \
-    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel, image, pixels,    \
-        channels, images, out, bfloat,                                                           \
-        obk::conv_grid_begin<                                                                    \
-            obk::ConvGrid<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel,   \
-                          image, pixels, channels, channels + 8, ctas_per_sm> >,                 \
-        obk::conv_grid_tile<                                                                     \
-            bfloat, obk::ConvGrid<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row,  \
-                                  pixel, image, pixels, channels, channels + 8, ctas_per_sm> >   \
+#define GRID(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high,   \
+             row, pixel, image, pixels, channels, ctas_per_sm)                                     \
+  GRID_OF(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, \
+          pixel, image, pixels, channels, ctas_per_sm, 0)
+/* The last tile of channels has fewer. */
+#define GRID_TAIL(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide,    \
+                  high, row, pixel, image, pixels, channels, ctas_per_sm)                          \
+  GRID_OF(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, \
+          pixel, image, pixels, channels, ctas_per_sm, out)
+#define GRID_OF(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide,      \
+                high, row, pixel, image, pixels, channels, ctas_per_sm, outputs)                   \
+  GridCase {                                                                                       \
+    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel, image, pixels,      \
+        channels, images, out, bfloat,                                                             \
+        obk::conv_grid_begin<                                                                      \
+            obk::ConvGrid<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel,     \
+                          image, pixels, channels, channels + 8, ctas_per_sm, outputs> >,          \
+        obk::conv_grid_tile<bfloat, obk::ConvGrid<in, h, w, kh, kw, sh, sw, dh, dw, top, left,     \
+                                                  wide, high, row, pixel, image, pixels, channels, \
+                                                  channels + 8, ctas_per_sm, outputs> >            \
   }
 const GridCase kGridCases[] = {
     GRID("single_128x64", 2, 128, false, 64, 10, 14, 1, 1, 1, 1, 1, 1, 0, 0, 14, 10, 14 * 64, 64,
@@ -226,6 +235,23 @@ const GridCase kGridCases[] = {
          120 * 208, 128, 80, 1),
     GRID("first_128x64", 2, 64, false, 3, 32, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 16, 96, 3, 3072, 128,
          64, 2),
+    /* Pixels that begin at multiples of 4 and 8 bytes, channels beyond the last piece of 16. */
+    GRID_TAIL("k42_128x48", 2, 42, false, 42, 11, 13, 1, 1, 1, 1, 1, 1, 0, 0, 13, 11, 13 * 42, 42,
+              143 * 42, 128, 48, 2),
+    GRID_TAIL("k84_64x64", 3, 84, true, 84, 9, 10, 1, 1, 1, 1, 1, 1, 0, 0, 10, 9, 10 * 84, 84,
+              90 * 84, 64, 64, 1),
+    GRID("k126_strided_128x96", 2, 96, false, 126, 9, 9, 1, 1, 2, 2, 1, 1, 0, 0, 5, 5, 9 * 126, 126,
+         81 * 126, 128, 96, 2),
+    GRID("k10_128x32", 1, 32, true, 10, 12, 12, 1, 1, 1, 1, 1, 1, 0, 0, 12, 12, 12 * 10, 10,
+         144 * 10, 128, 32, 2),
+    GRID("k43_of_44_64x32", 1, 64, false, 43, 8, 9, 1, 1, 1, 1, 1, 1, 1, 1, 11, 10, 9 * 44, 44,
+         72 * 44, 64, 32, 2),
+    GRID("gap_3x3_128x32", 2, 32, false, 24, 9, 9, 3, 3, 1, 1, 1, 1, 1, 1, 9, 9, 9 * 26, 26,
+         81 * 26, 128, 32, 2),
+    GRID_TAIL("tail_168_128x96", 2, 168, true, 168, 9, 9, 1, 1, 1, 1, 1, 1, 0, 0, 9, 9, 9 * 168,
+              168, 81 * 168, 128, 96, 2),
+    GRID_TAIL("tail_two_blocks_64x64", 1, 72, false, 128, 9, 9, 1, 1, 1, 1, 1, 1, 0, 0, 9, 9,
+              9 * 128, 128, 81 * 128, 64, 64, 1),
     GRID("few_128x32", 2, 64, true, 4, 16, 16, 3, 3, 1, 1, 1, 1, 1, 1, 16, 16, 64, 4, 1024, 128, 32,
          2),
 };
@@ -257,11 +283,11 @@ TEST_P(OneCtaConvGrid, ConvolvesAsDefined) {
       one_cta::run(256, [&] {
         ObkConv t = g;
         t.row = pixel, t.pixels = std::min(c.pixels, all - pixel), t.channel = channel;
-        t.channels = c.channels;
+        t.channels = std::min(c.channels, c.out - channel);
         c.begin(t), c.tile(t);
-        for (int64_t k = threadIdx.x; k < t.pixels * c.channels; k += 256)
-          y[static_cast<size_t>((pixel + k / c.channels) * c.out + channel + k % c.channels)] =
-              t.y[k / c.channels * pitch + k % c.channels];
+        for (int64_t k = threadIdx.x; k < t.pixels * t.channels; k += 256)
+          y[static_cast<size_t>((pixel + k / t.channels) * c.out + channel + k % t.channels)] =
+              t.y[k / t.channels * pitch + k % t.channels];
       });
   for (int64_t pixel = 0; pixel < all; ++pixel)
     for (int64_t o = 0; o < c.out; ++o) {
@@ -287,12 +313,16 @@ TEST_P(OneCtaConvGrid, ConvolvesAsDefined) {
 INSTANTIATE_TEST_SUITE_P(Conv, OneCtaConvGrid, testing::ValuesIn(kGridCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-/// Depthwise tiles: two pixels a thread at a time where the window is one of three sizes.
+/// Depthwise tiles: packs of 8, 4, 2 and 1 channels, as they divide channels and strides; pixels
+/// that share weights where the window is one of three sizes.
 struct DepthwiseCase {
   const char* name;
   int64_t channels, height, width, side, stride, dilation, pad;
   int64_t gap;     // elements between pixels of X
   int64_t pixels;  // of a tile
+  int64_t tile_channels = 0, multiplier = 1;
+  DType type = DType::f16;
+  bool accumulate = false;
 };
 void PrintTo(const DepthwiseCase& c, std::ostream* out) { *out << c.name; }
 class OneCtaDepthwise : public testing::TestWithParam<DepthwiseCase> {};
@@ -302,12 +332,12 @@ TEST_P(OneCtaDepthwise, ConvolvesAsDefined) {
   std::mt19937 random(7);
   const int64_t wide = (c.width + 2 * c.pad - c.dilation * (c.side - 1) - 1) / c.stride + 1;
   const int64_t high = (c.height + 2 * c.pad - c.dilation * (c.side - 1) - 1) / c.stride + 1;
-  const int64_t taps = c.side * c.side, pixel_of_x = c.channels + c.gap, all = wide * high;
-  const auto number = static_cast<int32_t>(DType::f16);
+  const int64_t inputs = c.channels / c.multiplier, taps = c.side * c.side;
+  const int64_t pixel_of_x = inputs + c.gap, all = wide * high;
+  const auto number = static_cast<int32_t>(c.type);
   std::vector<uint64_t> x_bytes, w_bytes;
-  const std::vector<double> x =
-      numbers(DType::f16, c.height * c.width * pixel_of_x, random, x_bytes);
-  const std::vector<double> w = numbers(DType::f16, c.channels * taps, random, w_bytes);
+  const std::vector<double> x = numbers(c.type, c.height * c.width * pixel_of_x, random, x_bytes);
+  const std::vector<double> w = numbers(c.type, c.channels * taps, random, w_bytes);
   std::vector<char> hold_x, hold_w,
       packed(static_cast<size_t>(
           kernels::cuda_depthwise_packed_bytes(number, c.channels, c.side, c.side)));
@@ -315,35 +345,50 @@ TEST_P(OneCtaDepthwise, ConvolvesAsDefined) {
                                packed.data());
   one_cta::readable.clear();
   ObkConv g = {};
-  g.type = number, g.depthwise = 1, g.multiplier = 1;
-  g.height = c.height, g.width = c.width, g.in_channels = g.out_channels = c.channels;
+  g.type = number, g.depthwise = 1, g.multiplier = c.multiplier;
+  g.height = c.height, g.width = c.width, g.in_channels = inputs, g.out_channels = c.channels;
   g.kernel_h = g.kernel_w = c.side, g.stride_h = g.stride_w = c.stride;
   g.dilation_h = g.dilation_w = c.dilation, g.pad_top = g.pad_left = c.pad, g.out_width = wide;
   g.x_row = c.width * pixel_of_x, g.x_pixel = pixel_of_x;
-  g.x = aligned(x_bytes.data(), static_cast<size_t>(c.height * g.x_row) * 2, hold_x);
+  g.x = aligned(x_bytes.data(), static_cast<size_t>(byte_size(c.type, c.height * g.x_row)), hold_x);
   g.weights = aligned(packed.data(), packed.size(), hold_w);
-  g.y = reinterpret_cast<float*>(one_cta::shared);
-  g.y_pixel = c.channels, g.y_row = wide * c.channels, g.channels = c.channels;
+  const int64_t most = c.tile_channels ? c.tile_channels : c.channels;
+  g.pack = 8, g.accumulate = c.accumulate;
+  while ((pixel_of_x | c.channels | most) % g.pack != 0) g.pack = static_cast<int16_t>(g.pack / 2);
+  if (c.multiplier > 1) g.pack = 1;
   std::vector<float> y(static_cast<size_t>(all * c.channels));
   one_cta::run(256, [&] {
-    for (int64_t pixel = 0; pixel < all; pixel += c.pixels) {
-      ObkConv t = g;
-      t.row = pixel / wide, t.column = pixel % wide, t.pixels = std::min(c.pixels, all - pixel);
-      obk::depthwise_tile<kObkF16>(t);
-      for (int64_t k = threadIdx.x; k < t.pixels * c.channels; k += 256)
-        y[static_cast<size_t>(pixel * c.channels + k)] = t.y[k];
-      __syncthreads();
-    }
+    for (int64_t pixel = 0; pixel < all; pixel += c.pixels)
+      for (int64_t channel = 0; channel < c.channels; channel += most) {
+        ObkConv t = g;
+        t.row = pixel / wide, t.column = pixel % wide, t.pixels = std::min(c.pixels, all - pixel);
+        t.channel = channel, t.channels = std::min(most, c.channels - channel);
+        t.y = reinterpret_cast<float*>(one_cta::shared);
+        t.y_pixel = t.channels, t.y_row = wide * t.channels;
+        for (int64_t k = threadIdx.x; k < t.pixels * t.channels; k += 256) t.y[k] = 0.5f;
+        __syncthreads();
+        if (c.type == DType::f32)
+          obk::depthwise_tile<kObkF32>(t);
+        else if (c.type == DType::bf16)
+          obk::depthwise_tile<kObkBf16>(t);
+        else
+          obk::depthwise_tile<kObkF16>(t);
+        for (int64_t k = threadIdx.x; k < t.pixels * t.channels; k += 256)
+          y[static_cast<size_t>((pixel + k / t.channels) * c.channels + channel + k % t.channels)] =
+              t.y[k];
+        __syncthreads();
+      }
   });
   for (int64_t pixel = 0; pixel < all; ++pixel)
     for (int64_t o = 0; o < c.channels; ++o) {
-      double sum = 0, size = 0.01;
+      double sum = c.accumulate ? 0.5 : 0, size = 0.5;
       for (int64_t tap = 0; tap < taps; ++tap) {
         const int64_t row = pixel / wide * c.stride - c.pad + tap / c.side * c.dilation;
         const int64_t column = pixel % wide * c.stride - c.pad + tap % c.side * c.dilation;
         if (row < 0 || row >= c.height || column < 0 || column >= c.width) continue;
-        const double product = x[static_cast<size_t>(row * g.x_row + column * pixel_of_x + o)] *
-                               w[static_cast<size_t>(o * taps + tap)];
+        const double product =
+            x[static_cast<size_t>(row * g.x_row + column * pixel_of_x + o / c.multiplier)] *
+            w[static_cast<size_t>(o * taps + tap)];
         sum += product, size += std::fabs(product);
       }
       ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(pixel * c.channels + o)]), sum,
@@ -351,16 +396,57 @@ TEST_P(OneCtaDepthwise, ConvolvesAsDefined) {
           << "pixel " << pixel << " channel " << o;
     }
 }
-INSTANTIATE_TEST_SUITE_P(Conv, OneCtaDepthwise,
-                         testing::Values(DepthwiseCase{"three", 40, 9, 11, 3, 1, 1, 1, 0, 99},
-                                         DepthwiseCase{"across_rows", 16, 8, 7, 3, 1, 1, 1, 8, 15},
-                                         DepthwiseCase{"five_strided", 24, 9, 10, 5, 2, 1, 2, 0, 9},
-                                         DepthwiseCase{"five_dilated", 8, 7, 9, 5, 1, 2, 4, 0, 63},
-                                         DepthwiseCase{"seven", 16, 6, 5, 7, 1, 1, 3, 0, 30},
-                                         DepthwiseCase{"single", 16, 5, 5, 1, 1, 1, 0, 0, 25},
-                                         DepthwiseCase{"not_of_packs", 13, 7, 6, 3, 1, 1, 1, 3,
-                                                       20}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Conv, OneCtaDepthwise,
+    testing::Values(DepthwiseCase{"three", 40, 9, 11, 3, 1, 1, 1, 0, 99},
+                    DepthwiseCase{"across_rows", 16, 8, 7, 3, 1, 1, 1, 8, 15},
+                    DepthwiseCase{"five_strided", 24, 9, 10, 5, 2, 1, 2, 0, 9},
+                    DepthwiseCase{"five_dilated", 8, 7, 9, 5, 1, 2, 4, 0, 63},
+                    DepthwiseCase{"seven", 16, 6, 5, 7, 1, 1, 3, 0, 30},
+                    DepthwiseCase{"single", 16, 5, 5, 1, 1, 1, 0, 0, 25},
+                    DepthwiseCase{"single_of_twos", 10, 5, 5, 1, 2, 1, 0, 0, 25},
+                    DepthwiseCase{"not_of_packs", 13, 7, 6, 3, 1, 1, 1, 3, 20},
+                    DepthwiseCase{"fours", 84, 9, 7, 3, 1, 1, 1, 0, 31, 64},
+                    DepthwiseCase{"twos", 42, 8, 9, 5, 1, 1, 2, 0, 33, 32},
+                    DepthwiseCase{"twos_strided", 42, 11, 11, 7, 2, 1, 3, 0, 36},
+                    DepthwiseCase{"eights_behind_twos", 24, 8, 9, 3, 1, 1, 1, 10, 72}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+/// The same of random shapes, of the channels that networks have and others.
+std::vector<DepthwiseCase> random_depthwise() {
+  std::vector<DepthwiseCase> cases;
+  std::mt19937 random(11);
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
+  for (int64_t channels : {1, 2, 3, 6, 12, 36, 42, 84, 90, 168, 336})
+    for (DType type : {DType::f16, DType::bf16, DType::f32})
+      for (int64_t side : {3, 5, 7}) {
+        DepthwiseCase c = {"random",
+                           channels,
+                           4 + below(8),
+                           4 + below(8),
+                           side,
+                           1 + below(2),
+                           1 + below(2),
+                           0,
+                           below(3) == 0 ? 1 + below(8) : 0,
+                           0};
+        c.pad = c.dilation * (side / 2);
+        c.pixels = 1 + below(40), c.type = type;
+        c.tile_channels = channels > 32 && below(2) == 0 ? 16 * (1 + below(3)) : 0;
+        c.multiplier = channels % 3 == 0 && below(4) == 0 ? 3 : 1;
+        c.accumulate = below(5) == 0;
+        cases.push_back(c);
+      }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Random, OneCtaDepthwise, testing::ValuesIn(random_depthwise()),
+                         [](const auto& info) {
+                           const DepthwiseCase& c = info.param;
+                           return fmt::format("{}_{}_{}x{}_{}_of_{}", to_string(c.type), c.channels,
+                                              c.side, c.side, c.stride, info.index);
+                         });
 
 }  // namespace
 }  // namespace obelisk

@@ -178,6 +178,14 @@ const Case kCases[] = {
     {11, 13, 40, 40, 5, 5, 1, 1, 2, 2, 4, 4, 4, 4, 8, 1},  // dilated, an odd number of pixels
     {3, 3, 16, 16, 3, 3, 1, 1, 1, 1, 5, 4, 3, 2, 0, 1},    // rows wholly outside
     {12, 7, 8, 8, 1, 5, 1, 1, 1, 1, 0, 2, 0, 2, 0, 1},     // not as wide as high
+    {11, 12, 42, 42, 7, 7, 2, 2, 1, 1, 3, 3, 3, 3, 0, 1},  // packs of 2
+    {10, 9, 84, 84, 5, 5, 1, 1, 1, 1, 2, 2, 2, 2, 0, 1},   // of 4
+    {9, 9, 36, 36, 3, 3, 1, 1, 2, 2, 2, 2, 2, 2, 0, 1},
+    {8, 11, 90, 90, 3, 3, 2, 2, 1, 1, 1, 1, 1, 1, 0, 1},
+    {6, 6, 3, 3, 5, 5, 1, 1, 1, 1, 2, 2, 2, 2, 0, 1},      // of 1
+    {7, 7, 168, 168, 7, 7, 1, 1, 1, 1, 3, 3, 3, 3, 4, 1},  // of 4 by the strides
+    {5, 6, 336, 336, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1},
+    {5, 7, 6, 6, 1, 5, 1, 1, 1, 1, 0, 2, 0, 2, 0, 1},
 };
 
 class Conv : public testing::TestWithParam<const char*> {};
@@ -285,6 +293,10 @@ struct Layer {
   Status run(Device& g, int64_t pixels, int64_t channels, bool direct, int phases, bool half) {
     job.tile_pixels = pixels, job.tile_channels = channels, job.direct = direct, job.half = half;
     job.y_bytes = (pixels * channels * 4 + 63) / 64 * 64;
+    job.g.pack = 8;
+    while ((job.g.out_channels | channels | x_pixel | x_row) % job.g.pack != 0)
+      job.g.pack = static_cast<int16_t>(job.g.pack / 2);
+    if (job.g.multiplier > 1) job.g.pack = 1;
     const int own = shared(pixels, channels, direct), count = tiles(pixels, channels);
     // As a program has them: as many pages as there is room for, up to five.
     job.pages = dtype == DType::f32 || !ring ? 0 : std::clamp((225 * 1024 - own) / 24592, 0, 5);

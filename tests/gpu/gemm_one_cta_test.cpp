@@ -142,5 +142,87 @@ TEST(OneCtaGemm, AnyShapeInItsOrder) {
   }
 }
 
+/// Tiles of a known shape whose rows begin at multiples of 8 or 4 bytes, or whose k ends inside a
+/// piece of 16: the same sums. What lies behind a row is no number.
+template <int kRows, int kColumns, int kK, int kPitchA>
+void check_fixed(int shift = 0) {
+  using S = obk::FixedShape<kRows, kColumns, kK, kPitchA, kColumns + 8>;
+  SCOPED_TRACE(fmt::format("{} x {} x {}, rows {} apart", kRows, kColumns, kK, kPitchA));
+  static_assert(S::kFits);
+  std::mt19937 random(kRows * 7 + kColumns * 3 + kK);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  const auto half = [&] {
+    return static_cast<uint16_t>(obk::narrow_two<false>(uniform(random), 0));
+  };
+  std::vector<uint64_t> hold_a(static_cast<size_t>(kRows) * kPitchA / 4 + 8),
+      hold_b(static_cast<size_t>(kK) * kColumns / 4 + 8),
+      hold_packed(static_cast<size_t>(kernels::cuda_gemm_packed_bytes(kObkF16, kColumns, kK)) / 8 +
+                  2);
+  const auto aligned = [](std::vector<uint64_t>& hold) {
+    return reinterpret_cast<uint16_t*>(hold.data()) +
+           reinterpret_cast<uint64_t>(hold.data()) % 16 / 2;
+  };
+  uint16_t *const a = aligned(hold_a) + shift, *const b = aligned(hold_b),
+                  *const weights = aligned(hold_packed);
+  for (int r = 0; r < kRows; ++r)
+    for (int e = 0; e < kPitchA && (r + 1 < kRows || e < kK); ++e)
+      a[r * kPitchA + e] = e < kK ? half() : uint16_t{0x7e00};
+  for (int e = 0; e < kK * kColumns; ++e) b[e] = half();
+  kernels::cuda_gemm_pack(kObkF16, kColumns, kK, 0, b, 1, kK, weights);
+  one_cta::readable.clear();
+  one_cta::readable.push_back({reinterpret_cast<const char*>(a),
+                               reinterpret_cast<const char*>(a + (kRows - 1) * kPitchA + kK)});
+  one_cta::readable.push_back(
+      {reinterpret_cast<const char*>(weights),
+       reinterpret_cast<const char*>(hold_packed.data() + hold_packed.size())});
+  memset(one_cta::shared, 0xff, sizeof one_cta::shared);
+  ObkGemm g = {};
+  g.a_type = g.b_type = kObkF16, g.packed = 1, g.n = kColumns, g.k = kK, g.a = a;
+  g.a_row = kPitchA, g.a_col = 1, g.b = weights, g.n_packed = kColumns;
+  g.c = one_cta::shared + kScratch, g.c_row = kColumns + 8;
+  g.scratch = one_cta::shared + kScratch + (kRows * (kColumns + 8) * 4 + 1023) / 1024 * 1024;
+  for (const int m : {kRows, std::max(1, kRows - 3)}) {
+    g.m = m;
+    std::vector<float> out(static_cast<size_t>(kRows) * (kColumns + 8));
+    one_cta::run(OBK_THREADS, [&] {
+      obk::ring_start(0, kPagesBytes, OBK_RING, nullptr, 0);
+      if constexpr (obk::skinny_fits<S>())
+        obk::skinny_tile<false, S>(g);
+      else
+        obk::fixed_tile<false, S>(g);
+      for (size_t k = threadIdx.x; k < out.size(); k += OBK_THREADS)
+        out[k] = static_cast<const float*>(g.c)[k];
+      obk::ring_finish();
+    });
+    std::vector<double> row(kK), column(kK);
+    for (int r = 0; r < m; ++r)
+      for (int n = 0; n < kColumns; ++n) {
+        for (int e = 0; e < kK; ++e)
+          row[static_cast<size_t>(e)] = number(a[r * kPitchA + e]),
+          column[static_cast<size_t>(e)] = number(b[n * kK + e]);
+        ASSERT_EQ(out[static_cast<size_t>(r * (kColumns + 8) + n)],
+                  sum_of(row.data(), column.data(), kK))
+            << "row " << r << " of " << m << ", column " << n;
+      }
+  }
+}
+
+TEST(OneCtaGemm, KnownShapesOfRowsThatAreNotOfSixteenBytes) {
+  if (kSmall) GTEST_SKIP() << "there is no ring";
+  check_fixed<64, 48, 84, 84>();
+  check_fixed<64, 48, 42, 42>(2);
+  check_fixed<32, 48, 42, 42>();
+  check_fixed<50, 32, 126, 126>();
+  check_fixed<16, 16, 10, 10>(4);
+  check_fixed<24, 33, 45, 46>();
+  check_fixed<40, 96, 1100, 1100>(4);
+  check_fixed<64, 96, 2050, 2050>();
+  check_fixed<1, 32, 42, 42>();
+  check_fixed<1, 48, 2003, 2003>();
+  check_fixed<8, 32, 1004, 1004>(4);
+  check_fixed<5, 64, 2002, 2006>(6);
+  check_fixed<7, 16, 200, 202>();
+}
+
 }  // namespace
 }  // namespace obelisk

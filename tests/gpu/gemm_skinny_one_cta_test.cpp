@@ -17,11 +17,18 @@ namespace obelisk {
 namespace {
 
 const Skinny kSkinny[] = {
-    FEW("token_16_columns", 1, 16, 8192, 24, false),    FEW("token_32", 1, 32, 2048, 40, false),
-    FEW("token_128", 1, 128, 2048, 136, true),          FEW("token_48", 1, 48, 1024, 56, false),
-    FEW("three_rows_uneven_k", 3, 32, 1000, 32, false), FEW("five_columns", 8, 5, 2048, 6, false),
-    FEW("eight_rows_176", 8, 176, 256, 176, true),      FEW("five_rows_96", 5, 96, 512, 104, false),
+    FEW("token_16_columns", 1, 16, 8192, 24, false),
+    FEW("token_32", 1, 32, 2048, 40, false),
+    FEW("token_128", 1, 128, 2048, 136, true),
+    FEW("token_48", 1, 48, 1024, 56, false),
+    FEW("three_rows_uneven_k", 3, 32, 1000, 32, false),
+    FEW("five_columns", 8, 5, 2048, 6, false),
+    FEW("eight_rows_176", 8, 176, 256, 176, true),
+    FEW("five_rows_96", 5, 96, 512, 104, false),
     FEW("two_rows_80", 2, 80, 640, 80, true),
+    FEW("four_bytes", 4, 48, 1002, 48, false),
+    FEW("eight_bytes", 7, 32, 1500, 32, true),
+    FEW("one_row_uneven_k", 1, 32, 1999, 32, false),
 };
 
 class OneCtaSkinny : public testing::TestWithParam<Skinny> {};

@@ -533,6 +533,14 @@ template <int kUnit>
 OBK_DEVICE void copy_unit(uint32_t to, const void* from, uint32_t bytes) {
   one_cta::copy_later(to, from, bytes, kUnit);
 }
+template <int kUnit>
+OBK_DEVICE void copy_piece(uint32_t to, const void* from, uint32_t bytes) {
+  for (uint32_t e = 0; e < 16; e += kUnit) {
+    const uint32_t left = bytes > e ? bytes - e : 0;
+    copy_unit<kUnit>(to + e, left > 0 ? static_cast<const char*>(from) + e : from,
+                     left < kUnit ? left : kUnit);
+  }
+}
 OBK_DEVICE void copy16_commit() { one_cta::fibers[threadIdx.x].groups.emplace_back(); }
 template <int kPending>
 OBK_DEVICE void copy16_wait() {
@@ -579,6 +587,12 @@ template <int kWords>
 OBK_DEVICE void load_global(uint32_t (&r)[kWords], const void* from) {
   one_cta::look(from, 4 * kWords, 4 * kWords);
   memcpy(r, from, sizeof r);
+}
+OBK_DEVICE void load_global16(uint32_t& r, const void* from) {
+  one_cta::look(from, 2, 2);
+  uint16_t half;
+  memcpy(&half, from, 2);
+  r = half;
 }
 template <bool kBfloat>
 OBK_DEVICE uint32_t narrow_two(float low, float high) {

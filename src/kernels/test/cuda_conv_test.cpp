@@ -104,5 +104,37 @@ TEST(CudaConv, ScratchSufficesForTheLastChannels) {
       EXPECT_LE(conv_plan(&g, 0, 49, channels, 1, ring).bytes, bytes) << channels;
 }
 
+/// Tiles of a kernel launched as a grid: a single tap of any channels where pixels begin at
+/// multiples of 4 bytes, several taps where channels come in eights.
+TEST(CudaConv, GridsTakePixelsThatBeginAtFourBytes) {
+  const auto nanos = [](int64_t in, int64_t side, int64_t pixel) {
+    ObkConv g = {};
+    g.type = kObkF16, g.tasks_per_worker = 2, g.in_channels = in, g.kernel_h = g.kernel_w = side;
+    g.stride_h = g.stride_w = g.dilation_h = g.dilation_w = 1, g.height = g.width = 20;
+    g.rows = g.out_width = 20, g.x_pixel = pixel, g.x_row = 20 * pixel, g.x_image = 400 * pixel;
+    g.pixels = 128, g.channels = 48, g.out_channels = 42, g.y_pixel = 56;
+    const double each = cuda_conv_nanos(&g);
+    if (each > 0) EXPECT_GE(cuda_conv_scratch_bytes(&g), (128 + 48) * 128);
+    return each;
+  };
+  EXPECT_GT(nanos(42, 1, 42), nanos(42, 1, 44));  // shorter copies
+  EXPECT_GT(nanos(42, 1, 44), nanos(42, 1, 48));
+  EXPECT_GT(nanos(43, 1, 48), 0);
+  EXPECT_EQ(nanos(43, 1, 43), 0);
+  EXPECT_GT(nanos(40, 3, 42), 0);
+  EXPECT_EQ(nanos(42, 3, 42), 0);
+}
+
+TEST(CudaConv, WiderPacksOfDepthwiseTilesCostLess) {
+  ObkConv g = {};
+  g.type = kObkF16, g.depthwise = 1, g.kernel_h = g.kernel_w = 5, g.pixels = 256, g.channels = 48;
+  double before = 0;
+  for (const int16_t pack : {8, 4, 2, 1}) {
+    g.pack = pack;
+    EXPECT_GT(cuda_conv_nanos(&g), before);
+    before = cuda_conv_nanos(&g);
+  }
+}
+
 }  // namespace
 }  // namespace obelisk::kernels

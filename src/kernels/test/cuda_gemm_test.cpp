@@ -122,5 +122,25 @@ TEST(CudaGemm, LongSumsOfFewColumnsComeInParts) {
   EXPECT_EQ(cuda_gemm_split_k(kObkF16, 768, 3000, 0), 1);  // parts would end inside an atom
 }
 
+/// f32 of few rows: scratch holds A of a round and its partial sums, also of a last tile of fewer
+/// columns; a tile costs what its weights take, not 64 rows.
+TEST(CudaGemm, FewRowsInFloatsReadWeightsOnce) {
+  for (int64_t m : {1, 2, 3, 5, 8})
+    for (int64_t n : {5, 16, 40, 64})
+      for (int64_t k : {1, 42, 1000, 8192}) {
+        ObkGemm g = {};
+        g.a_type = g.b_type = kObkF32, g.packed = 1, g.m = m, g.n = n, g.k = k;
+        for (int groups = 1; groups <= (n + 15) / 16; ++groups) {
+          const FewRowsShape shape =
+              few_rows_shape(few_rows_padded(m), groups, static_cast<int>((k + 31) / 32));
+          EXPECT_LE(shape.bytes, cuda_gemm_scratch_bytes(&g));
+          EXPECT_GE(shape.blocks * shape.rounds * 32, k);
+          EXPECT_LE(shape.blocks * groups, 64);
+        }
+        EXPECT_LT(cuda_gemm_small_scratch_bytes(&g), 49152);
+        EXPECT_LT(cuda_gemm_nanos(kObkF32, m, n, k), cuda_gemm_nanos(kObkF32, 9, n, k));
+      }
+}
+
 }  // namespace
 }  // namespace obelisk::kernels

@@ -55,6 +55,12 @@ int chunks_of(const ObkConv& g) {
          4;
 }
 
+/// Of tiles of a kernel launched as a grid: whether X is read as runs of few channels.
+bool is_grid_first(const ObkConv& g) {
+  return conv_thin(static_cast<int32_t>(g.in_channels)) &&
+         !conv_grid_rows(g.in_channels, g.kernel_h * g.kernel_w, g.x_row | g.x_pixel | g.x_image);
+}
+
 /// Blocks of 128 bytes of k.
 int64_t blocks_of(int32_t type, int64_t in_channels, int64_t kernel_h, int64_t kernel_w) {
   if (conv_size(type) == 4) return (in_channels * kernel_h * kernel_w + 31) / 32;
@@ -132,7 +138,7 @@ void cuda_depthwise_pack(int32_t type, int64_t channels, int64_t kernel_h, int64
 static int64_t scratch_bytes(const ObkConv* conv, int32_t smem_a) {
   int64_t most = 0;
   if (conv->depthwise) return 0;
-  if (conv->tasks_per_worker > 0 && conv_thin(static_cast<int32_t>(conv->in_channels)))
+  if (conv->tasks_per_worker > 0 && is_grid_first(*conv))
     return conv_grid_first_bytes(fit_of(*conv).patch_bytes, conv->pixels, conv->channels,
                                  conv->y_pixel, chunks_of(*conv));
   if (conv->tasks_per_worker > 0)
@@ -175,33 +181,38 @@ double cuda_conv_nanos(const ObkConv* conv) {
   if (conv->depthwise) {
     using Depthwise = costs::ConvDepthwise;
     const double items = static_cast<double>(pixels_of(*conv) * conv->channels);
-    const bool pairs = depthwise_side(conv->kernel_h, conv->kernel_w) > 0;
-    return nanos + std::max(items, Depthwise::kFewest) *
-                       (Depthwise::kItem + taps * (pairs ? Depthwise::kTap : Depthwise::kTapAlone));
+    const double tap = depthwise_side(conv->kernel_h, conv->kernel_w) == 0 ? Depthwise::kTapAlone
+                       : conv->pack * conv_size(conv->type) >= 16          ? Depthwise::kTap
+                       : conv->pack >= 4                                   ? Depthwise::kTapOfFour
+                       : conv->pack == 2                                   ? Depthwise::kTapOfTwo
+                                                                           : Depthwise::kTapOfOne;
+    return nanos + std::max(items, Depthwise::kFewest) * (Depthwise::kItem + taps * tap);
   }
   const double n = static_cast<double>(conv->channels), chunks = chunks_of(*conv);
   if (conv->tasks_per_worker > 0) {
     using Grid = costs::ConvGrid;
     const ObkConv& g = *conv;
     if (!OBK_IS_HALF(g.type)) return 0;
-    if (conv_thin(static_cast<int32_t>(g.in_channels))) {
-      const bool fits = g.tasks_per_worker > 1 &&
+    if (is_grid_first(g)) {
+      const bool fits = g.tasks_per_worker > 1 && g.out_channels % g.channels == 0 &&
                         conv_grid_first(g.rows * g.out_width, g.pixels, g.channels, chunks_of(g)) &&
                         fit_of(g).patched;
       return fits ? chunks * Grid::kFirstLayerBlock +
                         static_cast<double>(g.pixels) * n * Grid::kFirstLayerOut
                   : 0;
     }
-    if (!conv_grid(g.in_channels, g.x_row, g.x_pixel, g.x_image, g.pixels, g.channels)) return 0;
+    const int64_t taps = g.kernel_h * g.kernel_w, strides = g.x_row | g.x_pixel | g.x_image;
+    if (!conv_grid(g.in_channels, taps, strides, g.pixels, g.channels)) return 0;
     // What a block of 64 k takes of a multiprocessor that two CTAs share, or how long one takes
     // alone, longer where taps may lie outside of X; then the sums become Y.
     const double high = static_cast<double>(g.pixels) / 64, wide = n / 64, area = high * wide;
+    const double short_copies = (16.0 / row_unit(strides) - 1) * Grid::kShortCopies * high;
     if (g.tasks_per_worker > 1)
-      return chunks * (Grid::kBlock + Grid::kHigh * high + Grid::kWide * wide) + area * Grid::kOut;
+      return chunks * (Grid::kBlock + Grid::kHigh * high + Grid::kWide * wide + short_copies) +
+             area * Grid::kOut;
     return chunks *
-               (Grid::kAloneBlock +
-                (g.kernel_h * g.kernel_w > 1 ? Grid::kAloneHighTaps : Grid::kAloneHigh) * high +
-                Grid::kWide * wide) +
+               (Grid::kAloneBlock + (taps > 1 ? Grid::kAloneHighTaps : Grid::kAloneHigh) * high +
+                Grid::kWide * wide + short_copies) +
            area * Grid::kAloneOut;
   }
   using Inlined = costs::ConvInlined;

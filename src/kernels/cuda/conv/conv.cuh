@@ -139,17 +139,29 @@ template <int kType>
 static __device__ __forceinline__ void conv_tile(const ObkConv& g) {
   conv_general<kType>(conv_share(g));
 }
+template <int kType, int kSide>
+static __device__ __forceinline__ void depthwise_tile_of(const ObkConv& g) {
+  constexpr int kMost = OBK_LIES_AS_F32(kType) ? 4 : 8; /* of 16 bytes */
+  if (kMost == 8 && g.pack == 8)                        /* a constant of the body */
+    conv_depthwise<kType, kSide, kMost>(conv_share(g));
+  else if (g.pack >= 4)
+    conv_depthwise<kType, kSide, 4>(conv_share(g));
+  else if (g.pack == 2)
+    conv_depthwise<kType, kSide, 2>(conv_share(g));
+  else
+    conv_depthwise<kType, kSide, 1>(conv_share(g));
+}
 template <int kType>
 static __device__ __forceinline__ void depthwise_tile(const ObkConv& g) {
   const int side = depthwise_side(g.kernel_h, g.kernel_w); /* a constant of the body */
   if (side == 3)
-    conv_depthwise<kType, 3>(conv_share(g));
+    depthwise_tile_of<kType, 3>(g);
   else if (side == 5)
-    conv_depthwise<kType, 5>(conv_share(g));
+    depthwise_tile_of<kType, 5>(g);
   else if (side == 7)
-    conv_depthwise<kType, 7>(conv_share(g));
+    depthwise_tile_of<kType, 7>(g);
   else
-    conv_depthwise<kType, 0>(conv_share(g));
+    depthwise_tile_of<kType, 0>(g);
 }
 
 }  // namespace obk

@@ -9,7 +9,8 @@
  * of their pieces at once.
  *
  * Depthwise: an element is one thread's, taps in order of rows, one fused multiply-add each, taps
- * outside of the image left out. Packed weights: [tap][channels] f32. */
+ * outside of the image left out. Threads read packs of neighbouring channels, as many as divide the
+ * channels and the strides of X. Packed weights: [tap][channels] f32. */
 #ifndef OBK_CONV_CORES_CUH
 #define OBK_CONV_CORES_CUH
 
@@ -256,48 +257,71 @@ static __device__ inline void conv32(const ObkConv& g) {
     }
 }
 
-/* kEach neighbouring channels as floats. */
-template <int kType, int kEach, int kWords>
-static __device__ inline void conv_widen(float (&to)[kEach], const uint32_t (&words)[kWords]) {
+/* Depthwise: kPack neighbouring channels, in the fewest words of 32 bits. */
+template <int kType, int kPack>
+struct ConvPack {
+  static constexpr int kSize = OBK_LIES_AS_F32(kType) ? 4 : 2, kBytes = kPack * kSize,
+                       kWords = (kBytes + 3) / 4;
+  uint32_t words[kWords];
+  /* Requested where it stands: a compiler would move a plain load to its use. */
+  __device__ __forceinline__ void request(const char* from) {
+    if constexpr (kBytes == 2)
+      load_global16(words[0], from);
+    else if constexpr (kBytes <= 16)
+      load_global(words, from);
+    else
 #pragma unroll
-  for (int e = 0; e < kEach; ++e) {
+      for (int k = 0; k < kWords; k += 4) load_global(*(uint32_t(*)[4])(words + k), from + 4 * k);
+  }
+  __device__ __forceinline__ float at(int e) const {
+    if constexpr (kSize == 4) return __uint_as_float(words[e]);
     const uint32_t half = words[e / 2] >> (e % 2 * 16);
-    to[e] = OBK_LIES_AS_F32(kType) ? __uint_as_float(words[e])
-            : kType == kObkBf16    ? __uint_as_float(half << 16)
-                                   : widen_f16_bits((uint16_t)half);
+    return kType == kObkBf16 ? __uint_as_float(half << 16) : widen_f16_bits((uint16_t)half);
+  }
+};
+
+/* A pixel's sums, to Y. whole: Y takes them four or two at once. */
+template <int kPack>
+static __device__ __forceinline__ void conv_depthwise_store(float* to, const float (&sum)[kPack],
+                                                            bool whole, bool accumulate) {
+  constexpr int kAtOnce = kPack < 4 ? kPack : 4;
+  if (whole) {
+#pragma unroll
+    for (int e = 0; e < kPack; e += kAtOnce) {
+      if constexpr (kAtOnce == 4)
+        *(float4*)(to + e) = make_float4(sum[e], sum[e + 1], sum[e + 2], sum[e + 3]);
+      else if constexpr (kAtOnce == 2)
+        *(float2*)(to + e) = make_float2(sum[e], sum[e + 1]);
+      else
+        to[e] = sum[e];
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < kPack; ++e) to[e] = accumulate ? to[e] + sum[e] : sum[e];
   }
 }
-template <int kType, int kEach>
-static __device__ inline void conv_read(float (&to)[kEach], const char* from) {
-  constexpr int kSize = OBK_LIES_AS_F32(kType) ? 4 : 2;
-  uint32_t words[kEach * kSize / 4 + 1];
-  if (kEach > 1)
-    memcpy(words, __builtin_assume_aligned(from, 16), kEach * kSize);
-  else
-    words[0] = kSize == 4 ? *(const uint32_t*)from : *(const uint16_t*)from;
-  conv_widen<kType, kEach>(to, words);
-}
-/* Eight channels, requested where it stands: a compiler would move a plain load to its use. */
-template <int kQuads>
-static __device__ inline void conv_request(uint32_t (&words)[kQuads * 4], const char* from) {
-#pragma unroll
-  for (int k = 0; k < kQuads; ++k) load_global(*(uint32_t(*)[4])(words + 4 * k), from + 16 * k);
+template <int kPack>
+static __device__ __forceinline__ bool conv_depthwise_whole(const ObkConv& g) {
+  constexpr int kBytes = kPack < 4 ? kPack * 4 : 16;
+  return !g.accumulate && (((uint64_t)g.y | (g.y_row | g.y_pixel) * 4) & (kBytes - 1)) == 0;
 }
 
-template <int kType, int kEach>
+/* A pixel and kPack channels a thread at a time, of any window. */
+template <int kType, int kPack>
 static __device__ inline void conv_depthwise_by(const ObkConv& g) {
-  constexpr int kSize = OBK_LIES_AS_F32(kType) ? 4 : 2;
-  const ConvWindow v(g, kSize);
+  typedef ConvPack<kType, kPack> Pack;
+  const ConvWindow v(g, Pack::kSize);
   const int pixels = conv_pixels(g), first = (int)(g.row * g.out_width + g.column);
-  const int vectors = (int)g.channels / kEach, all = (int)g.out_channels;
+  const int vectors = (int)g.channels / kPack, all = (int)g.out_channels;
+  const bool whole = conv_depthwise_whole<kPack>(g);
   const float* weights = (const float*)g.weights;
 #pragma unroll 1
   for (int i = threadIdx.x; i < pixels * vectors; i += kConvThreads) {
-    const int q = i / vectors, c = (i - q * vectors) * kEach, channel = (int)g.channel + c;
+    const int q = i / vectors, c = (i - q * vectors) * kPack, channel = (int)g.channel + c;
     const int row = (first + q) / v.out_width, column = first + q - row * v.out_width;
     const int y0 = row * v.stride_h - v.top, x0 = column * v.stride_w - v.left;
-    const int from = kEach > 1 ? channel : channel / (int)g.multiplier;
-    float sum[kEach] = {};
+    const int from = kPack > 1 ? channel : channel / (int)g.multiplier;
+    float sum[kPack] = {};
     for (int ky = 0; ky < v.kernel_h; ++ky) {
       const int y = y0 + ky * v.dilation_h;
       if ((uint32_t)y >= (uint32_t)v.height) continue;
@@ -305,92 +329,94 @@ static __device__ inline void conv_depthwise_by(const ObkConv& g) {
       for (int kx = 0; kx < v.kernel_w; ++kx) {
         const int x = x0 + kx * v.dilation_w;
         if ((uint32_t)x >= (uint32_t)v.width) continue;
-        float in[kEach], weight[kEach];
-        conv_read<kType, kEach>(in, v.at(y, x) + (int64_t)from * kSize);
-        conv_read<kObkF32, kEach>(weight,
-                                  (const char*)(weights + (ky * v.kernel_w + kx) * all + channel));
+        Pack in;
+        ConvPack<kObkF32, kPack> weight;
+        in.request(v.at(y, x) + (int64_t)from * Pack::kSize);
+        weight.request((const char*)(weights + (ky * v.kernel_w + kx) * all + channel));
 #pragma unroll
-        for (int e = 0; e < kEach; ++e) sum[e] = fmaf(in[e], weight[e], sum[e]);
+        for (int e = 0; e < kPack; ++e) sum[e] = fmaf(in.at(e), weight.at(e), sum[e]);
       }
     }
-    float* to = g.y + conv_place(g, q) + c;
-#pragma unroll
-    for (int e = 0; e < kEach; ++e) to[e] = g.accumulate ? to[e] + sum[e] : sum[e];
+    conv_depthwise_store<kPack>(g.y + conv_place(g, q) + c, sum, whole, g.accumulate != 0);
   }
 }
 
-/* Two pixels and eight channels a thread at a time, of kSide x kSide taps. kRows rows of taps are
- * requested at once, as many as registers hold, what lies outside of X from its edge: with a branch
- * around each load there would be one under way at a time. */
-template <int kType, int kSide>
-static __device__ inline void conv_depthwise_pairs(const ObkConv& g) {
-  constexpr int kEach = 8, kSize = OBK_LIES_AS_F32(kType) ? 4 : 2, kQuads = kSize / 2;
-  constexpr int kRows = kSide == 3 && kSize == 2 ? 3 : 1, kTaps = kRows * kSide;
-  const ConvWindow v(g, kSize);
+/* Two pixels of eight channels a thread at a time, or four of fewer, that share weights, of kSide x
+ * kSide taps. kRows rows of taps are requested at once, as many as registers hold, what lies
+ * outside of X from its edge: with a branch around each load there would be one under way at a
+ * time. */
+template <int kType, int kSide, int kPack>
+static __device__ inline void conv_depthwise_pixels(const ObkConv& g) {
+  typedef ConvPack<kType, kPack> Pack;
+  constexpr int kPixels = kPack == 8 || (kSide == 7 && Pack::kWords == 4) ? 2 : 4;
+  constexpr int kRows = kSide == 3 && kPixels * Pack::kWords <= 8 ? 3 : 1, kTaps = kRows * kSide;
+  const ConvWindow v(g, Pack::kSize);
   const int pixels = conv_pixels(g), first = (int)(g.row * g.out_width + g.column);
-  const int vectors = (int)g.channels / kEach, all = (int)g.out_channels;
+  const int vectors = (int)g.channels / kPack, all = (int)g.out_channels;
+  const int x_pixel = (int)v.x_pixel;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < (pixels + 1) / 2 * vectors; i += kConvThreads) {
-    const int pair = i / vectors, c = (i - pair * vectors) * kEach, channel = (int)g.channel + c;
-    const bool both = 2 * pair + 1 < pixels;
+  for (int i = threadIdx.x; i < (pixels + kPixels - 1) / kPixels * vectors; i += kConvThreads) {
+    const int run = i / vectors, c = (i - run * vectors) * kPack, channel = (int)g.channel + c;
     const char* weights = (const char*)((const float*)g.weights + channel);
-    int y0[2], x0[2];
+    const char* x =
+        v.x + (int64_t)(kPack > 1 ? channel : channel / (int)g.multiplier) * Pack::kSize;
+    const int last = pixels - 1 - run * kPixels; /* of the run's pixels, that is there */
+    int y0[kPixels], x0[kPixels];
+    int row = (first + run * kPixels) / v.out_width;
+    int column = first + run * kPixels - row * v.out_width;
 #pragma unroll
-    for (int p = 0; p < 2; ++p) {
-      const int q = first + 2 * pair + (p && both), row = q / v.out_width;
-      y0[p] = row * v.stride_h - v.top, x0[p] = (q - row * v.out_width) * v.stride_w - v.left;
+    for (int p = 0; p < kPixels; ++p) {
+      y0[p] = row * v.stride_h - v.top, x0[p] = column * v.stride_w - v.left;
+      if (p < last && ++column == v.out_width) column = 0, ++row; /* else the last one again */
     }
-    float sum[2][kEach] = {};
+    float sum[kPixels][kPack] = {};
 #pragma unroll 1
     for (int ky = 0; ky < kSide; ky += kRows) {
-      uint32_t weight[kTaps][8], in[2][kTaps][kQuads * 4];
+      ConvPack<kObkF32, kPack> weight[kTaps];
+      Pack in[kPixels][kTaps];
+      if (kTaps * kPixels * Pack::kWords >= 40) { /* offsets are worked out again, not kept */
+#pragma unroll
+        for (int p = 0; p < kPixels; ++p) asm volatile("" : "+r"(x0[p]));
+      }
 #pragma unroll
       for (int tap = 0; tap < kTaps; ++tap) {
-        conv_request<2>(weight[tap], weights + (int64_t)(ky * kSide + tap) * all * 4);
+        weight[tap].request(weights + (int64_t)(ky * kSide + tap) * all * 4);
 #pragma unroll
-        for (int p = 0; p < 2; ++p) {
-          const int y = y0[p] + (ky + tap / kSide) * v.dilation_h;
-          const int x = x0[p] + tap % kSide * v.dilation_w;
-          conv_request<kQuads>(in[p][tap],
-                               v.at(min(max(y, 0), v.height - 1), min(max(x, 0), v.width - 1)) +
-                                   (int64_t)channel * kSize);
+        for (int p = 0; p < kPixels; ++p) {
+          const int at_y = y0[p] + (ky + tap / kSide) * v.dilation_h;
+          const int at_x = x0[p] + tap % kSide * v.dilation_w;
+          in[p][tap].request(x + min(max(at_y, 0), v.height - 1) * v.x_row +
+                             (int64_t)min(max(at_x, 0), v.width - 1) * x_pixel);
         }
       }
 #pragma unroll
       for (int tap = 0; tap < kTaps; ++tap)
 #pragma unroll
-        for (int p = 0; p < 2; ++p)
+        for (int p = 0; p < kPixels; ++p)
           if (v.has(y0[p] + (ky + tap / kSide) * v.dilation_h,
                     x0[p] + tap % kSide * v.dilation_w)) {
-            float a[kEach], b[kEach];
-            conv_widen<kType, kEach>(a, in[p][tap]);
-            conv_widen<kObkF32, kEach>(b, weight[tap]);
 #pragma unroll
-            for (int e = 0; e < kEach; ++e) sum[p][e] = fmaf(a[e], b[e], sum[p][e]);
+            for (int e = 0; e < kPack; ++e)
+              sum[p][e] = fmaf(in[p][tap].at(e), weight[tap].at(e), sum[p][e]);
           }
     }
+    const bool whole = conv_depthwise_whole<kPack>(g);
 #pragma unroll
-    for (int p = 0; p < 2; ++p) {
-      if (p && !both) break;
-      float* to = g.y + conv_place(g, 2 * pair + p) + c;
-#pragma unroll
-      for (int e = 0; e < kEach; ++e) to[e] = g.accumulate ? to[e] + sum[p][e] : sum[p][e];
+    for (int p = 0; p < kPixels; ++p) {
+      if (p > last) break;
+      const int q = run * kPixels + p;
+      conv_depthwise_store<kPack>(g.y + conv_place(g, q) + c, sum[p], whole, g.accumulate != 0);
     }
   }
 }
 
-/* kSide: depthwise_side. */
-template <int kType, int kSide>
+/* kSide: depthwise_side; kPack: ObkConv::pack. */
+template <int kType, int kSide, int kPack>
 static __device__ __noinline__ void conv_depthwise(const ObkConv& g) {
-  const ConvWindow v(g, OBK_LIES_AS_F32(kType) ? 4 : 2);
-  const bool wide = g.multiplier == 1 && ((g.channels | g.channel | g.out_channels) & 7) == 0 &&
-                    (((uint64_t)v.x | v.x_row | v.x_pixel) & 15) == 0;
-  if (!wide)
-    conv_depthwise_by<kType, 1>(g);
-  else if (kSide > 0)
-    conv_depthwise_pairs<kType, kSide ? kSide : 1>(g);
+  if constexpr (kSide > 0)
+    conv_depthwise_pixels<kType, kSide, kPack>(g);
   else
-    conv_depthwise_by<kType, 8>(g);
+    conv_depthwise_by<kType, kPack>(g);
   __syncthreads();
 }
 

@@ -14,7 +14,10 @@
  * bits, but not those of tiles of fewer pixels (gemm.cuh). Y takes the place of the stages when all
  * have been read, but not that of their mbarriers.
  *
- * Needs sm_90a, 16-bit X whose pixels begin at multiples of 16 bytes and which is less than 2 GB.
+ * Copies are of 16 bytes, or of 8 or 4 where pixels begin at multiples of those; what lies behind
+ * the channels becomes zero. The layer's last tile of channels may have fewer than the others.
+ *
+ * Needs sm_90a, 16-bit X whose pixels begin at multiples of 4 bytes and which is less than 2 GB.
  */
 #ifndef OBK_CONV_GRID_CUH
 #define OBK_CONV_GRID_CUH
@@ -23,11 +26,12 @@
 
 namespace obk {
 
-/* Strides of X in elements; kImage: from image to image. kPitch: of Y, in elements. */
+/* Strides of X in elements; kImage: from image to image. kPitch: of Y, in elements. kOutputs: all
+ * channels of Y where the last tile has fewer; else 0. */
 template <int kIn_, int kHeight_, int kWidth_, int kKernelH_, int kKernelW_, int kStrideH_,
           int kStrideW_, int kDilationH_, int kDilationW_, int kTop_, int kLeft_, int kOutWidth_,
           int kOutHeight_, int kXRow_, int kXPixel_, int kImage_, int kPixels_, int kChannels_,
-          int kPitch_, int kCtasPerSm_>
+          int kPitch_, int kCtasPerSm_, int kOutputs_ = 0>
 struct ConvGrid {
   static constexpr int kIn = kIn_, kHeight = kHeight_, kWidth = kWidth_, kKernelH = kKernelH_;
   static constexpr int kKernelW = kKernelW_, kStrideH = kStrideH_, kStrideW = kStrideW_;
@@ -42,15 +46,19 @@ struct ConvGrid {
   static constexpr int kStages = kChunks / kStep, kBlock = kPixels * 128; /* rows of 64 k */
   static constexpr int kStage = conv_grid_stage(kPixels, kChannels, kChunks, kCtasPerSm);
   static constexpr int kPlaces = conv_grid_places(kPixels, kChannels, kChunks, kCtasPerSm);
+  static constexpr int kOutputs = kOutputs_;
+  static constexpr int kLastGroups = (kOutputs % kChannels + 15) / 16 * 2; /* 8 channels each */
+  static constexpr int64_t kStrides = kXRow_ | kXPixel_ | kImage_;
+  static constexpr int kUnit = row_unit(kStrides); /* bytes of a copy */
   /* Few channels: the tile of conv_first.cuh. */
-  static constexpr bool kThin = kIn % 8 != 0;
+  static constexpr bool kThin = kIn % 8 != 0 && !conv_grid_rows(kIn, kKernelH* kKernelW, kStrides);
   typedef ConvFixed<kIn_, kHeight_, kWidth_, kKernelH_, kKernelW_, kStrideH_, kStrideW_,
                     kDilationH_, kDilationW_, kTop_, kLeft_, kOutWidth_, kXRow_, kXPixel_, kPixels_,
                     kChannels_, kPitch_>
       Fixed;
   /* Whether no tap lies outside of X. */
   static constexpr bool kInside =
-      kTop == 0 && kLeft == 0 && kIn == kIn16 && kIn % 64 == 0 &&
+      kUnit == 16 && kTop == 0 && kLeft == 0 && kIn == kIn16 && kIn % 64 == 0 &&
       (kOutHeight - 1) * kStrideH + (kKernelH - 1) * kDilationH < kHeight &&
       (kOutWidth - 1) * kStrideW + (kKernelW - 1) * kDilationW < kWidth;
 };
@@ -95,7 +103,9 @@ struct GridPixels {
       } else {
         const bool in = there && (uint32_t)(row[h] + down) < (uint32_t)S::kHeight &&
                         (uint32_t)(column[h] + across) < (uint32_t)S::kWidth;
-        copy16_partly(to + h * 4096, in ? x + (int64_t)(offset[h] + skip) : x, in ? 16 : 0);
+        const int bytes = S::kIn % 8 == 0 ? 16 : min(16, (S::kIn - channel) * 2);
+        copy_piece<S::kUnit>(to + h * 4096, in ? x + (int64_t)(offset[h] + skip) : x,
+                             in ? bytes : 0);
       }
     }
   }
@@ -110,18 +120,29 @@ struct GridStages {
    */
   static constexpr int kAhead = S::kPlaces < S::kStages ? S::kPlaces - 2 : S::kStages;
   uint32_t work, bars;
+  uint32_t chunk; /* bytes of this tile's weights of 64 k */
   const char* weights;
 
   __device__ __forceinline__ explicit GridStages(const ObkConv& g)
       : work((shared_address(g.scratch) + 1023) & ~1023u),
         bars(work + conv_grid_bars(S::kPixels, S::kPitch, S::kPlaces * S::kStage)),
+        chunk(S::kOutputs > 0 && (int)g.channel + S::kChannels > S::kOutputs
+                  ? S::kLastGroups * WeightPages::kAtomBytes
+                  : kChunk),
         weights((const char*)g.weights +
                 (uint32_t)g.channel / 8 * (int64_t)(S::kChunks * WeightPages::kAtomBytes)) {}
   /* One thread. */
   __device__ __forceinline__ void load(int stage, int place) const {
-    mbarrier_expect(bars + 8 * place, kWeights);
-    bulk_copy(work + place * S::kStage + S::kStep * S::kBlock, weights + (int64_t)stage * kWeights,
-              kWeights, bars + 8 * place);
+    const uint32_t to = work + place * S::kStage + S::kStep * S::kBlock, bar = bars + 8 * place;
+    if constexpr (S::kOutputs > 0) { /* each block where that of a whole tile lies */
+      mbarrier_expect(bar, S::kStep * chunk);
+#pragma unroll
+      for (int c = 0; c < S::kStep; ++c)
+        bulk_copy(to + c * kChunk, weights + (int64_t)(stage * S::kStep + c) * chunk, chunk, bar);
+    } else {
+      mbarrier_expect(bar, kWeights);
+      bulk_copy(to, weights + (int64_t)stage * kWeights, kWeights, bar);
+    }
   }
 };
 

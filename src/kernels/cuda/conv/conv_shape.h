@@ -185,12 +185,16 @@ constexpr int conv_grid_bytes(int64_t pixels, int64_t channels, int64_t pitch, i
                             conv_grid_stage(pixels, channels, chunks, ctas_per_sm)) +
          128;
 }
-/* Whether there is such a tile. Strides of X in elements; image: from one to the next. */
-constexpr bool conv_grid(int64_t in, int64_t x_row, int64_t x_pixel, int64_t image, int64_t pixels,
+/* Whether there is such a tile. `strides` of X, from image to image, row to row and pixel to pixel,
+ * in elements, or-ed. Taps whose channels do not come in eights are packed otherwise; of a single
+ * one both ways are the same. */
+constexpr bool conv_grid_rows(int64_t in, int64_t taps, int64_t strides) {
+  return (in % 8 == 0 || taps == 1) && row_unit(strides) > 0;
+}
+constexpr bool conv_grid(int64_t in, int64_t taps, int64_t strides, int64_t pixels,
                          int64_t channels) {
-  return in % 8 == 0 && x_row % 8 == 0 && x_pixel % 8 == 0 && image % 8 == 0 &&
-         (pixels == 64 || pixels == 128) && channels >= 32 && channels <= 128 &&
-         channels % 16 == 0 && (pixels == 128 || channels % 32 == 0);
+  return conv_grid_rows(in, taps, strides) && (pixels == 64 || pixels == 128) && channels >= 32 &&
+         channels <= 128 && channels % 16 == 0 && (pixels == 128 || channels % 32 == 0);
 }
 /* The same of few channels of X, where a tile ends with an image: `patch` bytes of it, and all
  * weights. */

@@ -297,13 +297,31 @@ OBK_DEVICE void copy_unit(uint32_t to, const void* from, uint32_t bytes) {
                  "r"(bytes)
                  : "memory");
 }
+/* 16 bytes by copies of kUnit, of which only the first `bytes` are read; the rest becomes zero. */
+template <int kUnit>
+OBK_DEVICE void copy_piece(uint32_t to, const void* from, uint32_t bytes) {
+  if constexpr (kUnit == 16) {
+    copy16_partly(to, from, bytes);
+  } else {
+#pragma unroll
+    for (uint32_t e = 0; e < 16; e += kUnit) {
+      const uint32_t left = bytes > e ? min(bytes - e, (uint32_t)kUnit) : 0;
+      copy_unit<kUnit>(to + e, left > 0 ? (const char*)from + e : from, left);
+    }
+  }
+}
 OBK_DEVICE void copy16_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 OBK_DEVICE void copy16_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/* 4, 8 or 16 bytes of global memory, aligned so. */
+/* 2, 4, 8 or 16 bytes of global memory, aligned so. */
+OBK_DEVICE void load_global16(uint32_t& r, const void* from) {
+  uint16_t half;
+  asm volatile("ld.global.b16 %0, [%1];" : "=h"(half) : "l"(from) : "memory");
+  r = half;
+}
 OBK_DEVICE void load_global(uint32_t (&r)[1], const void* from) {
   asm volatile("ld.global.b32 %0, [%1];" : "=r"(r[0]) : "l"(from) : "memory");
 }

@@ -136,11 +136,24 @@ WeightRange cuda_gemm_weights(int32_t type, int64_t n, int64_t k, int64_t c0, in
 }
 
 namespace {
+static_assert(few_rows_bounds::kMostRows == kFewRowsMost &&
+              few_rows_bounds::kMostColumns == kFewRowsColumns);
+bool is_few_rows(int32_t type, int64_t m, int64_t n) {
+  return type == kObkF32 && m <= kFewRowsMost && n <= kFewRowsColumns;
+}
+
 int64_t scratch_bytes(const ObkGemm& g, int smem_a, bool has_ring) {
   if (g.a_type == kObkTf32) return kTf32Stages * kTf32StageBytes + 16;
   if (!OBK_IS_HALF(g.a_type)) {
     const int64_t sum = g.a_type == kObkF64 ? 8 : 4;
-    return 2 * sum * (kFmaTile * (kFmaDepth + kFmaPad) + kFmaDepth * (kFmaTile + kFmaPad)) + 16;
+    int64_t most =
+        2 * sum * (kFmaTile * (kFmaDepth + kFmaPad) + kFmaDepth * (kFmaTile + kFmaPad)) + 16;
+    if (g.packed && smem_a >= kFewRowsLeastSmem && is_few_rows(g.a_type, g.m, g.n))
+      for (int groups = 1; groups <= (g.n + 15) / 16; ++groups)  // the last tile has fewer
+        most = std::max<int64_t>(
+            most,
+            few_rows_shape(few_rows_padded(g.m), groups, static_cast<int>((g.k + 31) / 32)).bytes);
+    return most;
   }
   const int rows = gemm_pass_rows(g.m), k_blocks = static_cast<int>(chunks_of(g.k));
   const int64_t pass = gemm_pass_columns(g.m);
@@ -243,6 +256,16 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
         Tile::kBPerKb * b + Tile::kBPastPerKb * std::max(b - Tile::kAheadKb, 0.0);
     return Tile::kBegin + brought +
            passes * (static_cast<double>(chunks_of(k)) * fragments + Tile::kOut * area);
+  }
+  if (is_few_rows(type, m, n)) {
+    // Weights stream, or are multiplied with all rows, those that are not there too; and each round
+    // is joined.
+    using Few = machine::cuda_costs::GemmFmaFewRows;
+    const int groups = static_cast<int>((n + 15) / 16), rows = few_rows_padded(m);
+    const FewRowsShape shape = few_rows_shape(rows, groups, static_cast<int>((k + 31) / 32));
+    const double weights = 16.0 * groups * static_cast<double>(k);
+    return Few::kBegin + Few::kRound * shape.rounds +
+           std::max(4 * weights / Few::kBytes, 2 * rows * weights / Few::kFlops);
   }
   using Fma = machine::cuda_costs::GemmFma;
   // On CUDA cores a pass is 64 x 64 whatever it holds: streaming, and the sums.

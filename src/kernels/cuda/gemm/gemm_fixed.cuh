@@ -11,7 +11,8 @@
  * 3), each warp half of its pair's: the order, and the bits, of gemm_mma.cuh.
  *
  * A comes by asynchronous copies that are all requested before anything else, in groups, where all
- * of k has room; else in four stages. Weights come by the ring: requested before the barrier, or
+ * of k has room; else in four stages; by 16 bytes, or by 8 or 4 where rows begin at multiples of
+ * those. Weights come by the ring: requested before the barrier, or
  * here. The last tile's rows may be fewer than the others': the rows before repeat. */
 #ifndef OBK_GEMM_FIXED_CUH
 #define OBK_GEMM_FIXED_CUH
@@ -37,9 +38,10 @@ struct FixedShape {
   static constexpr int kSplitK = kSplitK_;
   static constexpr int kRows = kRows_, kColumns = kColumns_, kK = kK_;
   static constexpr int kPitchA = kPitchA_, kPitchC = kPitchC_;
+  static constexpr int kUnit = kRows == 1 ? 16 : row_unit(kPitchA); /* bytes of a copy of A */
   static constexpr bool kFits = kRows >= 1 && kRows <= 64 && kColumns >= 1 &&
                                 kColumns <= (kRows <= 32 ? 192 : kWgmmaColumns) && kK >= 1 &&
-                                kK % 8 == 0 && (kPitchA % 8 == 0 || kRows == 1);
+                                kUnit > 0;
   static constexpr int kChunks = (kK + 63) / 64, kGroups = (kColumns + 15) / 16 * 2;
   static constexpr int kPage = /* chunks of a page of weights */
       kGroups < WeightPages::kMostGroups ? WeightPages::kMostGroups / kGroups : 1;
@@ -181,6 +183,12 @@ struct FixedTile {
     if (S::kTwice) from32 = a + (int64_t)min(r + 32, last) * (S::kPitchA * 2);
     to = work + chunk * S::kBlock + r * 128 + ((piece ^ (r & 7)) << 4);
   }
+  /* What is there of this thread's piece of a chunk; the rest becomes zero. */
+  static __device__ __forceinline__ uint32_t bytes_of_k(int of_chunk) {
+    const int left = S::kK - (of_chunk * 8 + (int)(threadIdx.x % 8)) * 8;
+    if (S::kK % 8 == 0) return left > 0 ? 16 : 0;
+    return left > 0 ? min(left * 2, 16) : 0;
+  }
   /* Pass `pass` of the copies, kStep chunks, to `place` bytes behind `to`. */
   __device__ __forceinline__ void copy(int pass, uint32_t place) const {
     const int c = pass * S::kStep; /* and `chunk` more */
@@ -188,11 +196,10 @@ struct FixedTile {
     const bool beyond = c + S::kStep > S::kChunks;
     if (beyond && c + chunk >= S::kChunks) return;
     const bool upper = S::kTwice && (int)(threadIdx.x / 8) + 32 < S::kLines;
-    if (S::kK % 64 != 0 && c + S::kStep >= S::kChunks) {
-      const int piece = (c + chunk) * 8 + threadIdx.x % 8;
-      const uint32_t bytes = piece * 8 < S::kK ? 16 : 0; /* the rest becomes zero */
-      copy16_partly(to + place, bytes ? from + c * 128 : from, bytes);
-      if (upper) copy16_partly(to + place + 4096, bytes ? from32 + c * 128 : from32, bytes);
+    if (S::kUnit != 16 || (S::kK % 64 != 0 && c + S::kStep >= S::kChunks)) {
+      const uint32_t bytes = bytes_of_k(c + chunk);
+      copy_piece<S::kUnit>(to + place, bytes ? from + c * 128 : from, bytes);
+      if (upper) copy_piece<S::kUnit>(to + place + 4096, bytes ? from32 + c * 128 : from32, bytes);
       return;
     }
     copy16(to + place, from + c * 128);
@@ -204,8 +211,17 @@ struct FixedTile {
     if (S::kSpread > S::kLines && (int)(threadIdx.x / 8 % S::kSpread) >= S::kLines) return;
     if (at >= S::kChunks) return;
     uint32_t v[4] = {};
-    if (S::kK % 64 == 0 || (at * 8 + (int)(threadIdx.x % 8)) * 8 < S::kK)
-      load_shared16(v, shared_address(from) + c * 128);
+    if constexpr (S::kUnit == 16 && S::kK % 8 == 0) {
+      if (S::kK % 64 == 0 || bytes_of_k(at) > 0) load_shared16(v, shared_address(from) + c * 128);
+    } else {
+      const uint32_t bytes = bytes_of_k(at);
+#pragma unroll
+      for (uint32_t e = 0; e < 4; ++e)
+        if (bytes > e * 4) {
+          v[e] = load_shared_word(shared_address(from) + c * 128 + e * 4);
+          if (bytes < e * 4 + 4) v[e] &= 0xffff;
+        }
+    }
     store_shared16(to + place, v);
   }
   __device__ __forceinline__ void prepare(uint32_t work) {
@@ -331,11 +347,11 @@ struct FixedTile {
   }
 };
 
-/* Whether tile g is one that fixed_tile computes: all columns, C and rows of A where 8 and 16 bytes
- * can be requested, a ring. */
+/* Whether tile g is one that fixed_tile computes: all columns, C where 8 bytes can be requested and
+ * rows of A where copies of kUnit can, a ring. */
 template <typename S>
 static __device__ __forceinline__ bool fixed_takes(const ObkGemm& g) {
-  return g.n == S::kColumns && ((uint64_t)g.a & 15) == 0 && ring_state().pages > 1;
+  return g.n == S::kColumns && ((uint64_t)g.a & (S::kUnit - 1)) == 0 && ring_state().pages > 1;
 }
 
 template <bool kBfloat, typename S>
@@ -369,11 +385,12 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
         const int64_t skip = (int64_t)(first + c) * 128;
         const uint32_t place = ((s & 3) * S::kStage + c) * S::kBlock;
         const bool upper = S::kTwice && r + 32 < S::kLines;
-        if (S::kK % 64 != 0) {
-          const uint32_t bytes = (at * 8 + (int)(threadIdx.x % 8)) * 8 < S::kK ? 16 : 0;
-          copy16_partly(tile.to + place, bytes ? tile.from + skip : tile.from, bytes);
+        if (S::kUnit != 16 || S::kK % 64 != 0) {
+          const uint32_t bytes = tile.bytes_of_k(at);
+          copy_piece<S::kUnit>(tile.to + place, bytes ? tile.from + skip : tile.from, bytes);
           if (upper)
-            copy16_partly(tile.to + place + 4096, bytes ? tile.from32 + skip : tile.from32, bytes);
+            copy_piece<S::kUnit>(tile.to + place + 4096, bytes ? tile.from32 + skip : tile.from32,
+                                 bytes);
         } else {
           copy16(tile.to + place, tile.from + skip);
           if (upper) copy16(tile.to + place + 4096, tile.from32 + skip);

@@ -22,6 +22,12 @@ enum { kGemmSmallSmemA = 49152 };
 /* Columns of a tile of 33 to 64 rows whose shape its body knows, at most. */
 enum { kWgmmaColumns = 160 };
 
+/* Bytes that a copy of 16-bit rows takes, which all begin at multiples of `all` elements (strides,
+ * or-ed): 16, 8 or 4; 0: there is no such copy. */
+constexpr int row_unit(int64_t all) {
+  return all % 8 == 0 ? 16 : all % 4 == 0 ? 8 : all % 2 == 0 ? 4 : 0;
+}
+
 /* Such a tile of 49 rows or more that streams both operands (gemm_wgmma_pipelined.cuh): blocks of
  * 64 k in a stage, stages that have a place in shared memory. */
 constexpr int gemm_wgmma_stage(int groups, int chunks) {
@@ -85,5 +91,35 @@ enum {
   kTf32Stages = 4,
   kTf32StageBytes = 4 * (kFmaTile * kTf32PitchA + kFmaDepth * kTf32PitchB)
 };
+
+/* f32 of few rows (fma_few_rows.cuh): rows and columns of a tile at most; the least shared memory
+ * for operands of a machine that has such tiles; pieces of a round, of 32 k by 16 columns; bytes of
+ * a row of A in a block, so that no bank is met twice. */
+enum {
+  kFewRowsMost = 8,
+  kFewRowsColumns = 64,
+  kFewRowsLeastSmem = 98304,
+  kFewRowsPieces = 64,
+  kFewRowsBlockBytes = (kFmaDepth + 4) * 4
+};
+constexpr int few_rows_padded(int64_t rows) {
+  return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : 8;
+}
+/* Floats of a piece's partial sums. */
+constexpr int few_rows_part(int rows) { return rows == 1 ? 16 : rows * 16 + 16; }
+struct FewRowsShape {
+  int blocks, rounds;     /* of 32 k: in a round; rounds */
+  int row_bytes, a_bytes; /* of A in shared memory: from row to row, all */
+  int bytes;              /* of shared memory */
+};
+/* rows: padded. */
+OBK_BOTH struct FewRowsShape few_rows_shape(int rows, int groups, int blocks) {
+  struct FewRowsShape s = {};
+  const int room = kFewRowsPieces / groups;
+  s.blocks = blocks < room ? blocks : room, s.rounds = (blocks + s.blocks - 1) / s.blocks;
+  s.row_bytes = s.blocks * kFewRowsBlockBytes, s.a_bytes = rows * s.row_bytes;
+  s.bytes = s.a_bytes + s.blocks * groups * few_rows_part(rows) * 4 + 16;
+  return s;
+}
 
 #endif

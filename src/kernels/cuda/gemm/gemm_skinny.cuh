@@ -119,7 +119,7 @@ static __device__ __forceinline__ void skinny_tile(const ObkGemm& g) {
   if constexpr (!F::kInPlace) {
     FixedTile<S> rows; /* only the way of A's copies */
     rows.find_rows(g, work);
-#pragma unroll
+#pragma unroll(S::kUnit == 16 ? S::kPasses : 1)
     for (int pass = 0; pass < S::kPasses; ++pass)
       if (a_is_shared)
         rows.copy_shared(pass, pass * S::kStep * S::kBlock);

@@ -1,0 +1,88 @@
+"""Products by themselves on a GPU: what `obelisk profile` says of each, between two elementwise ops, as one kernel of a
+graph. In fp32 those of one to eight rows, as recommenders' towers and classifiers at small batch have; in fp16 those whose
+k is no multiple of eight, as GEMMs and as 1x1 convolutions of square images.
+
+    python bench/micro/few_rows.py build/bin/obelisk OUT.json
+
+A row has rows, columns (N) and k (K), the tile, bytes of weights, and of its kernel in microseconds: the lower bound, what
+was predicted and measured, and what the median task took; weights over the time measured in GB/s. Needs onnx and numpy.
+"""
+import concurrent.futures
+import datetime
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+# rows, N, K
+FEW_ROWS = [(rows, n, k) for n, k in ((400, 624), (1024, 1024), (1000, 2048), (4096, 1024), (1024, 4096), (4096, 4096), (42, 126))
+            for rows in (1, 2, 4, 8)] + [(rows, 1024, 1024) for rows in (3, 5, 16)]
+UNEVEN = [(rows, n, k) for n, k in ((128, 42), (256, 84), (64, 126), (32, 10)) for rows in (1, 8, 64, 256, 1024)]
+# image's height and width, N, K
+POINTWISE = [(165, 42, 42), (83, 42, 42), (83, 84, 84), (83, 42, 84), (42, 84, 84), (42, 168, 84), (42, 168, 168), (21, 336, 336)]
+
+
+def write(folder, kind, rows, n, k):
+    random = np.random.default_rng(rows + n + k)
+    shape = [1, k, rows, rows] if kind == "conv" else [rows, k]
+    out = [1, n, rows, rows] if kind == "conv" else [rows, n]
+    weights = (random.standard_normal((n, k, 1, 1) if kind == "conv" else (k, n)) / np.sqrt(k)).astype(np.float32)
+    bias = random.standard_normal(n).astype(np.float32)
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["a"], name="before"),
+        helper.make_node("Conv" if kind == "conv" else "Gemm", ["a", "w", "b"], ["c"], name="product"),
+        helper.make_node("Relu", ["c"], ["y"], name="after"),
+    ]
+    graph = helper.make_graph(
+        nodes, "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)], [helper.make_tensor_value_info("y", TensorProto.FLOAT, out)],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")],
+    )
+    path = folder / f"{kind}_{rows}_{n}_{k}.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
+def measure(obelisk, folder, kind, rows, n, k, precision):
+    path = folder / f"{kind}_{rows}_{n}_{k}.onnx"
+    words = ["--target", "cuda", "--precision", precision, "--granularity", "stitch"]
+    said = subprocess.run([obelisk, "compile", path, *words, "--verify", "off", "--to", "schedule", "--explain", "schedule"],
+                          capture_output=True, text=True, check=True)
+    told = subprocess.run([obelisk, "profile", path, *words, "--json"], capture_output=True, text=True, check=True)
+    line = next(line for line in (said.stdout + said.stderr).splitlines() if line.startswith("work ") and "'product'" in line)
+    wave = int(re.search(r": wave (\d+)", line)[1])
+    tile = [int(number) for number in re.search(r"tiles of (\d+) x (\d+)", line).groups()]
+    phase = json.loads(told.stdout)["phases"][wave]
+    row = {"kind": kind, "rows": rows * rows if kind == "conv" else rows, "n": n, "k": k, "precision": precision, "tile": tile, "tasks": phase["tasks"]}
+    row |= {key: round(phase[key], 3) for key in ("floor_us", "predicted_us", "measured_us", "task_us")}
+    row["weight_bytes"] = n * k * (4 if precision == "fp32" else 2)
+    return row | {"weights_gb_s": round(row["weight_bytes"] / max(row["measured_us"], 1e-3) / 1e3, 1)}
+
+
+def main():
+    obelisk, out = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
+    items = [("gemm", *shape, "fp32") for shape in FEW_ROWS]
+    items += [("gemm", *shape, "fp16") for shape in UNEVEN] + [("conv", *shape, "fp16") for shape in POINTWISE]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        for item in items:
+            write(folder, *item[:4])
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:  # compiled once, side by side; then timed one after the other
+            list(pool.map(lambda item: measure(obelisk, folder, *item), items))
+        rows = [measure(obelisk, folder, *item) for item in items]
+    smi = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
+    device, _, driver = smi.stdout.splitlines()[0].partition(", ")
+    out.write_text(json.dumps({"device": device, "driver": driver, "date": str(datetime.date.today()),
+                               "command": "bench/micro/few_rows.py", "rows": rows}, indent=1) + "\n")
+    for row in rows:
+        print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()
