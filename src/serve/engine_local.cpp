@@ -103,7 +103,8 @@ struct Launch {
   std::shared_ptr<Served> model;
   std::shared_ptr<Variant> variant;
   std::vector<std::unique_ptr<Pending>> requests;
-  std::vector<std::string> partners;  // models that ran beside it when it was started
+  bool beside = false;                // others ran when it was started
+  std::vector<std::string> partners;  // their models, where a request wants to know
   size_t instances = 1;               // that share its launch, it among them
 };
 
@@ -151,7 +152,7 @@ class LocalEngine : public Engine {
   std::shared_ptr<Launch> prepare(Start start, uint64_t run, Time now);
   bool is_short(const Start& start) const;
   void run(Launch& launch);
-  void run_together(const std::vector<std::shared_ptr<Launch>>& launches);
+  void run_together(std::vector<std::shared_ptr<Launch>> launches);
   /// A launch that has ended: what its requests are answered, and what was learnt.
   struct Ended {
     Launch* launch = nullptr;
@@ -174,6 +175,7 @@ class LocalEngine : public Engine {
                               int& rows) const;
   int tenant(const std::string& name, double weight);
   int free_number();
+  void unload(const std::shared_ptr<Served>& model);
   void leave(const std::shared_ptr<Served>& model);
   void retire(Served& model);
   ModelInfo info(const Served& model) const;
@@ -221,6 +223,8 @@ class LocalEngine : public Engine {
   std::map<std::string, std::shared_ptr<Served>>
       coming_;  // by name: loading, to replace one that is ready
   std::vector<std::shared_ptr<Served>> by_number_;  // null: free
+  std::vector<std::shared_ptr<Served>> unloading_;  // of those
+  bool settled_ = true;                             // all weights are where they belong
   std::unordered_map<uint64_t, std::unique_ptr<Pending>> waiting_;
   std::unordered_map<std::string, int> tenants_;
   RequestKey next_key_ = 1;
@@ -281,7 +285,7 @@ void LocalEngine::act(Function function) {
 
 void LocalEngine::follow(Answers& answers, std::shared_ptr<Launch>* here) {
   const Time at = now();
-  if (memory_limit_ > 0 && !ends_ && !lost_) move_weights(at);
+  if (memory_limit_ > 0 && !settled_ && !ends_ && !lost_) move_weights(at);
   Decisions decisions = decide(window_, times_, at, options_.policy);
   if (recorder_) recorder_->decide(at, decisions);
   const uint64_t first = window_.apply(decisions, options_.policy, at);
@@ -315,16 +319,14 @@ void LocalEngine::follow(Answers& answers, std::shared_ptr<Launch>* here) {
   }
   for (auto& [number, launches] : together) {
     for (const auto& each : launches) each->instances = launches.size();
-    lanes_.run([this, launches] { run_together(launches); });
+    lanes_.run([this, launches = std::move(launches)] { run_together(launches); });
   }
   if (decisions.wake != kNever) alarm_.wake_at(epoch_ + decisions.wake);
-  for (size_t k = 0; k < by_number_.size(); ++k) {
-    const std::shared_ptr<Served> model = by_number_[k];
-    if (model && model->state == ModelState::kUnloading && window_.waiting_of(model->number) == 0 &&
-        window_.running_of(model->number) == 0 && model->measuring == 0 &&
-        model->weights != Resident::State::kComing && model->weights != Resident::State::kLeaving)
+  for (const std::shared_ptr<Served>& model : unloading_)
+    if (window_.waiting_of(model->number) == 0 && window_.running_of(model->number) == 0 &&
+        model->measuring == 0 && model->weights != Resident::State::kComing &&
+        model->weights != Resident::State::kLeaving)
       leave(model);
-  }
   if (window_.running().empty()) idle_.notify_all();
 }
 
@@ -346,14 +348,19 @@ std::shared_ptr<Launch> LocalEngine::prepare(Start start, uint64_t run, Time at)
     if (!busy_[slot]) busy_[slot] = true, made->lanes.push_back(static_cast<int>(slot));
   CHECK(static_cast<int>(made->lanes.size()) == start.slots, "a lane is given twice");
   made->lane = made->lanes.empty() ? 0 : made->lanes.front();
-  for (const Running& other : window_.running())
-    if (other.id != run)
-      made->partners.push_back(by_number_[static_cast<size_t>(other.model)]->config.name);
+  bool traced = false;
   for (const Job& job : start.jobs) {
     const auto found = waiting_.find(job.key);
     CHECK(found != waiting_.end(), "request {} waits for the scheduler only", job.key);
+    traced |= found->second->request.trace;
     made->requests.push_back(std::move(found->second));
     waiting_.erase(found);
+  }
+  for (const Running& other : window_.running()) {
+    if (other.id == run) continue;
+    made->beside = true;
+    if (!traced) break;
+    made->partners.push_back(by_number_[static_cast<size_t>(other.model)]->config.name);
   }
   made->start = std::move(start);
   return made;
@@ -436,8 +443,12 @@ void LocalEngine::run(Launch& launch) {
 
 /// One launch for the runs of several models. Where that fails, each by itself: only who is to
 /// blame fails.
-void LocalEngine::run_together(const std::vector<std::shared_ptr<Launch>>& launches) {
+void LocalEngine::run_together(std::vector<std::shared_ptr<Launch>> launches) {
   const auto begun = Clock::now();
+  // In an order of their own, so that the same models make the same launch again.
+  std::sort(launches.begin(), launches.end(), [](const auto& a, const auto& b) {
+    return std::pair(a->start.model, a->run) < std::pair(b->start.model, b->run);
+  });
   struct Instance {
     std::unique_ptr<Seat> seat;
     std::vector<const void*> in;
@@ -546,7 +557,7 @@ void LocalEngine::learn(const Launch& launch, Time took) {
   const VariantTime before = time;
   if (took < time.alone) time.alone -= (time.alone - took) / kNew;
   const bool whole = launch.variant->width() == slots_;
-  if (whole || (!launch.partners.empty() && launch.start.slots != slots_)) {
+  if (whole || (launch.beside && launch.start.slots != slots_)) {
     const Time most = (whole ? std::max(time.alone, time.beside) : time.alone) * 4;
     time.beside = std::max(time.beside + (std::min(took, most) - time.beside) / kNew, time.alone);
   }
@@ -843,13 +854,17 @@ void LocalEngine::remove(const std::string& name) {
     }
     const auto found = models_.find(name);
     if (found == models_.end()) return;
-    Served& model = *found->second;
-    model.gone = true;
-    if (model.number >= 0)
-      model.state = ModelState::kUnloading;  // retired when nothing of it waits or runs
-    else
-      models_.erase(found);
+    if (found->second->number >= 0) return unload(found->second);
+    found->second->gone = true;
+    models_.erase(found);
   });
+}
+
+/// It is retired when nothing of it waits or runs.
+void LocalEngine::unload(const std::shared_ptr<Served>& model) {
+  model->gone = true;
+  if (std::exchange(model->state, ModelState::kUnloading) != ModelState::kUnloading)
+    unloading_.push_back(model);
 }
 
 int LocalEngine::free_number() {
@@ -887,6 +902,9 @@ void LocalEngine::retire(Served& model) {
   model.workspace_bytes = model.weight_bytes = 0;
   moved_.notify_all();
   const std::shared_ptr<Served> keep = std::move(by_number_[number]);  // `model` lives in it
+  std::erase(unloading_, keep);
+  window_.forget(static_cast<int>(number));
+  if (recorder_) recorder_->forget(static_cast<int>(number));
   by_number_[number] = nullptr;
   const auto found = models_.find(keep->config.name);
   if (found != models_.end() && found->second == keep && keep->gone) models_.erase(found);
@@ -1094,7 +1112,7 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
         coming != coming_.end() && coming->second == model) {
       if (const auto before = models_.find(name);
           before != models_.end() && before->second->number >= 0)
-        before->second->state = ModelState::kUnloading, before->second->gone = true;
+        unload(before->second);
       coming_.erase(coming);
     }
     models_[name] = model;
@@ -1218,8 +1236,12 @@ void LocalEngine::move_weights(Time now) {
   for (const int number : plan.release) release(by_number_[static_cast<size_t>(number)]);
   for (const int number : plan.restore) restore(by_number_[static_cast<size_t>(number)]);
   if (plan.wake != kNever) alarm_.wake_at(epoch_ + plan.wake);
-  for (const std::shared_ptr<Served>& model : by_number_)
-    if (model && model->not_before > now) alarm_.wake_at(epoch_ + model->not_before);
+  settled_ = true;
+  for (const std::shared_ptr<Served>& model : by_number_) {
+    if (!model) continue;
+    if (model->not_before > now) alarm_.wake_at(epoch_ + model->not_before);
+    settled_ &= model->weights == Resident::State::kHere && !model->stopped;
+  }
 }
 
 /// The scheduler starts nothing of a model whose weights are away.
@@ -1231,7 +1253,7 @@ void LocalEngine::tell_times(Served& model, Time away) {
 }
 
 void LocalEngine::release(const std::shared_ptr<Served>& model) {
-  model->weights = Resident::State::kLeaving, model->stopped = false;
+  model->weights = Resident::State::kLeaving, model->stopped = settled_ = false;
   tell_times(*model, model->back);
   mover_.run([this, model] {
     const Status left = caught([&] { return model->programs->device_weights().release(); });

@@ -272,13 +272,21 @@ class Deciding {
     for (size_t f = 0; f < next_.size(); ++f)
       if (waits(f)) straggling_[f] = straggles(window_.flows()[f].tenant);
     reserved_.assign(free_.size(), {kNever, 0});
+    gathers_.assign(next_.size(), {}), gathered_.assign(next_.size(), false);
     for (const bool may_hold : {true, false}) {
       while (place_one(may_hold)) {
       }
       for (size_t f = 0; f < next_.size(); ++f)
-        if (held_[f]) skipped_[f] = false;  // slots are left over: no reason to hold
+        if (held_[f] && gathers_[f].width == 0)
+          skipped_[f] = false;  // slots are left over: no reason to hold
     }
-    if (policy_.instances) share_launches();
+    if (!policy_.instances) return;
+    while (stop_gathering())
+      while (place_one(false)) {
+      }
+    for (const Gathers& each : gathers_)
+      if (each.width > 0) wake(each.until);
+    share_launches();
   }
 
   /// Starts of one code on one machine become one launch.
@@ -299,7 +307,10 @@ class Deciding {
   const VariantTime& variant_of(const Start& start) const {
     return model(start.model).variants[static_cast<size_t>(start.variant)];
   }
-  int code(const Start& start) const { return variant_of(start).code; }
+  int code(int model_number, int variant) const {
+    return model(model_number).variants[static_cast<size_t>(variant)].code;
+  }
+  int code(const Start& start) const { return code(start.model, start.variant); }
   bool shares(const Start& start) const {
     return code(start) >= 0 && passes(variant_of(start), start.rows) == 1;
   }
@@ -346,7 +357,7 @@ class Deciding {
   bool start_on(size_t f, int machine, bool may_hold) {
     const ModelTimes& timed = model_of(f);
     const auto m = static_cast<size_t>(window_.flows()[f].model);
-    const int free = free_[static_cast<size_t>(machine)], others = claims() - 1;
+    const int free = free_[static_cast<size_t>(machine)], others = claims() - 1 - gathering_;
     const int share = policy_.narrow ? free / (1 + others + coming(f)) : window_.slots(),
               least = narrowest(timed);
     const int room = std::max(share, least);
@@ -371,7 +382,7 @@ class Deciding {
     if (chosen < 0) return false;
     const VariantTime& variant = timed.variants[static_cast<size_t>(chosen)];
     if ((may_hold && others > 0 && waits_for_partner(f, m, variant)) ||
-        waits_for_instances(f, m, variant)) {
+        waits_for_instances(f, variant, machine)) {
       held_[f] = true;
       return false;
     }
@@ -447,30 +458,125 @@ class Deciding {
     return false;
   }
 
-  /// Whether a request of another model whose program has the same code is about to come, so that
-  /// both share a launch. Asks to be woken when it has waited long enough.
-  bool waits_for_instances(size_t f, size_t m, const VariantTime& variant) {
-    const Time until = head(f).arrival + policy_.gather;
-    if (!policy_.instances || variant.code < 0 || now_ >= until) return false;
-    if (head(f).deadline != kNever &&
-        until + scaled(expected(f, variant), policy_.margin) > head(f).deadline)
+  /// Whether a request waits, so that others of models whose programs have the same code start
+  /// together with it: for those that are about to come (comes_another), or where more wait than
+  /// there is room for, for runs that are about to end. It keeps its slots meanwhile.
+  bool waits_for_instances(size_t f, const VariantTime& variant, int machine) {
+    if (!policy_.instances || policy_.gather <= Time(0) || variant.code < 0 || gathered_[f] ||
+        passes(variant, head(f).rows) > 1)
       return false;
-    for (size_t other = 0; other < left_.size(); ++other) {
-      if (other == m || left_[other] > 0) continue;
-      const auto& variants = model(static_cast<int>(other)).variants;
-      if (std::none_of(variants.begin(), variants.end(),
-                       [&](const VariantTime& one) { return one.code == variant.code; }))
-        continue;
-      // One that is far overdue is not expected any more.
-      const Time next = window_.next(static_cast<int>(other));
-      if (next == kNever || next > until ||
-          now_ - next > window_.gap(static_cast<int>(other)) / 2 ||
-          window_.running_of(static_cast<int>(other)) > 0)
-        continue;
-      wake(until);
-      return true;
+    const Time runs = expected(f, variant);
+    const std::vector<bool>& same = models_of_code(variant.code);
+    int wait = 0;     // requests of the code
+    bool all = true;  // of its models have one
+    for (size_t m = 0; m < same.size(); ++m)
+      if (same[m]) wait += left_[m], all &= left_[m] > 0;
+    Time until{0};
+    const int room = free_[static_cast<size_t>(machine)] / variant.width;
+    if (wait - gathering_of(variant.code) > room)
+      until = merges(machine, variant, same);
+    else if (!all && room > 1 && another_comes(same))
+      until = from_one_to_the_next(f, same, runs);
+    if (now_ >= until) return false;
+    if (head(f).deadline != kNever && until + scaled(runs, policy_.margin) > head(f).deadline)
+      return false;
+    gathers_[f] = {machine, variant.width, variant.code, until};
+    free_[static_cast<size_t>(machine)] -= variant.width, ++gathering_;
+    return true;
+  }
+
+  int gathering_of(int code) const {
+    return static_cast<int>(
+        std::count_if(gathers_.begin(), gathers_.end(),
+                      [&](const Gathers& one) { return one.width > 0 && one.code == code; }));
+  }
+
+  /// For Policy::gather behind the last that came, and all in all for no longer than its program
+  /// runs.
+  Time from_one_to_the_next(size_t f, const std::vector<bool>& same, Time runs) const {
+    Time last = head(f).arrival;
+    for (size_t other = 0; other < next_.size(); ++other)
+      if (waits(other) && same[static_cast<size_t>(window_.flows()[other].model)])
+        last = std::max(last, head(other).arrival);
+    return std::min(last + policy_.gather, head(f).arrival + std::max(policy_.gather, runs));
+  }
+
+  /// For Policy::gather behind the last run that ended, where another of the code is predicted to
+  /// end by then.
+  Time merges(int machine, const VariantTime& variant, const std::vector<bool>& same) const {
+    const Time until = window_.ended(machine) + policy_.gather;
+    for (const Running& run : window_.running()) {
+      const Time end = run.started + run.predicted;
+      if (run.machine == machine && same[static_cast<size_t>(run.model)] &&
+          code(run.model, run.variant) == variant.code && end <= until &&
+          end + policy_.gather > now_)
+        return until;
     }
-    return false;
+    return Time(0);
+  }
+
+  /// By model: whether it has a program of a code.
+  const std::vector<bool>& models_of_code(int code) {
+    if (code_ == code) return of_code_;
+    code_ = code, of_code_.assign(left_.size(), false);
+    for (size_t m = 0; m < left_.size(); ++m) {
+      const auto& variants = model(static_cast<int>(m)).variants;
+      of_code_[m] = std::any_of(variants.begin(), variants.end(),
+                                [&](const VariantTime& one) { return one.code == code; });
+    }
+    return of_code_;
+  }
+
+  /// Whether, as often as not, another model's request has followed within Policy::gather where so
+  /// many had come so close to one another as have now.
+  bool another_comes(const std::vector<bool>& same) const {
+    constexpr int kLooked = 8;  // groups of requests before this one
+    const auto& arrived = window_.arrived();
+    std::set<int> group;
+    size_t now = 0;  // models of the newest group
+    int looked = -1, reached = 0, beyond = 0;
+    Time later = now_;
+    for (auto at = arrived.rbegin(); at != arrived.rend() && looked < kLooked; ++at) {
+      if (!same[static_cast<size_t>(at->model)]) continue;
+      if (later - at->at > policy_.gather) {
+        if (looked++ < 0)
+          now = std::max<size_t>(group.size(), 1);
+        else
+          reached += group.size() >= now, beyond += group.size() > now;
+        group.clear();
+      }
+      group.insert(at->model), later = at->at;
+    }
+    return reached > 0 && 2 * beyond >= reached;
+  }
+
+  /// Nobody gathers any more where others want slots, or where one of the code starts. Whether any
+  /// did.
+  bool stop_gathering() {
+    if (gathering_ == 0) return false;
+    bool any = false;
+    const auto of_a_gathering_code = [&](size_t f) {
+      const auto& variants = model_of(f).variants;
+      return std::any_of(variants.begin(), variants.end(), [&](const VariantTime& one) {
+        return one.code >= 0 && gathering_of(one.code) > 0;
+      });
+    };
+    bool wanted = false;
+    for (size_t f = 0; f < next_.size(); ++f)
+      wanted |= waits(f) && gathers_[f].width == 0 && model_of(f).away == Time(0) &&
+                !of_a_gathering_code(f);
+    for (size_t f = 0; f < next_.size(); ++f) {
+      Gathers& each = gathers_[f];
+      if (each.width == 0) continue;
+      const bool together =
+          std::any_of(made_.starts.begin(), made_.starts.end(), [&](const Start& start) {
+            return start.machine == each.machine && shares(start) && code(start) == each.code;
+          });
+      if (!wanted && !together) continue;
+      free_[static_cast<size_t>(each.machine)] += each.width, --gathering_;
+      each = {}, gathered_[f] = any = true, skipped_[f] = false;
+    }
+    return any;
   }
 
   /// Keeps slots of a machine for a request that can be in time on them when they become free,
@@ -515,7 +621,16 @@ class Deciding {
   std::vector<Reserved> reserved_;  // by machine; kNever: none
   std::vector<int> left_, batch_;   // by model: requests that nobody took yet, the largest batch
   std::vector<bool> held_, straggling_;  // by flow
-  std::vector<double> used_;             // by tenant
+  struct Gathers {
+    int machine = 0, width = 0, code = -1;  // width: of the slots that are kept for it; 0: none
+    Time until{0};
+  };
+  std::vector<Gathers> gathers_;  // by flow
+  std::vector<bool> gathered_;    // by flow: it waits no more for others of its code
+  int gathering_ = 0;             // flows that do
+  int code_ = -1;                 // of_code_ is of
+  std::vector<bool> of_code_;
+  std::vector<double> used_;  // by tenant
   double least_used_ = 0;
   Decisions made_;
 };
