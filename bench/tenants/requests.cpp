@@ -74,7 +74,8 @@ Wanted read(int argc, char** argv) {
 std::string network(int columns, uint32_t seed) {
   std::mt19937 random(seed);
   const std::string type = "f32[" + std::to_string(columns) + "]";
-  std::string text = "graph \"g\" {\n  in %0 \"x\": " + type + "\n  const %1 \"w\": " + type + " = [";
+  std::string text =
+      "graph \"g\" {\n  in %0 \"x\": " + type + "\n  const %1 \"w\": " + type + " = [";
   for (int k = 0; k < columns; ++k)
     text += (k ? ", " : "") + std::to_string(static_cast<double>(random() % 64) / 8 + 1);
   return text + "]\n  %2 \"y\": " + type + " = Mul(%0, %1)\n  out %2 \"y\"\n}\n";
@@ -139,14 +140,13 @@ class Bench {
  private:
   obelisk::Reply submit(size_t tenant, bool trace = false) {
     const std::span<const std::byte> bytes = std::as_bytes(std::span(x_));
-    return server_.submit(
-        names_[tenant],
-        {{"x",
-          obelisk::Element::f32,
-          {static_cast<int64_t>(x_.size())},
-          bytes,
-          std::shared_ptr<const void>(bytes.data(), [](const void*) {})}},
-        {.trace = trace});
+    return server_.submit(names_[tenant],
+                          {{"x",
+                            obelisk::Element::f32,
+                            {static_cast<int64_t>(x_.size())},
+                            bytes,
+                            std::shared_ptr<const void>(bytes.data(), [](const void*) {})}},
+                          {.trace = trace});
   }
   static void check(const obelisk::Response& response) {
     if (!response.ok()) throw std::runtime_error("no answer: " + response.error());
@@ -156,8 +156,7 @@ class Bench {
     const long turns = count / static_cast<long>(names_.size());
     for (long turn = 0; turn < turns + static_cast<long>(ahead); ++turn)
       for (size_t t = 0; t < names_.size(); ++t) {
-        obelisk::Reply& place =
-            under_way[t + names_.size() * (static_cast<size_t>(turn) % ahead)];
+        obelisk::Reply& place = under_way[t + names_.size() * (static_cast<size_t>(turn) % ahead)];
         // In a round all are asked before the first answer is waited for.
         if (turn >= static_cast<long>(ahead) && ahead > 1) check(place.get());
         if (turn < turns) place = submit(t);

@@ -17,6 +17,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/parallel.h"
 #include "serve/lanes.h"
 #include "serve/record.h"
 #include "serve/residency.h"
@@ -45,6 +46,18 @@ auto caught(const Function& function) -> decltype(function()) {
     return Error{Code::kBuild, "serve", bug.what(), "",
                  "this is a defect of Obelisk; please report it with the model"};
   }
+}
+
+/// The lock of what is held for a few microseconds each: polled for about as long before the thread
+/// sleeps. Chosen, not measured.
+std::unique_lock<std::mutex> soon(std::mutex& mutex) {
+  constexpr int kTries = 32, kPauses = 4;
+  for (int k = 0; k < kTries; ++k) {
+    std::unique_lock lock(mutex, std::try_to_lock);
+    if (lock) return lock;
+    for (int pause = 0; pause < kPauses; ++pause) spin_pause();
+  }
+  return std::unique_lock(mutex);
 }
 
 /// In a thread of low priority, as are those that it starts: requests go first. The caller waits.
@@ -166,6 +179,9 @@ class LocalEngine : public Engine {
               int row, int rows, Time ended, Answers& answers) const;
   Status check_requests(const Launch& launch) const;
   static void make_outputs(const Launch& launch, int passes, std::vector<Tensor>& outputs);
+  static void place_outputs(const Seat& seat, std::vector<Tensor>& outputs, int passes, int pass,
+                            std::vector<void*>& out);
+  static void fetch_outputs(const Seat& seat, std::vector<Tensor>& outputs, int passes, int pass);
   Status run_once(const Launch& launch, std::vector<Tensor>& outputs) const;
   void gather(const Launch& launch, Seat& seat, int first, std::vector<const void*>& in) const;
   Trace trace_of(const Launch& launch, const Pending& request, Time ended) const;
@@ -276,7 +292,7 @@ template <typename Function>
 void LocalEngine::act(Function function) {
   Answers answers;
   {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock = soon(mutex_);
     function(lock);
     follow(answers);
   }
@@ -379,8 +395,12 @@ void LocalEngine::gather(const Launch& launch, Seat& seat, int first,
       return bytes.subspan(
           static_cast<size_t>(std::min<int64_t>(skip, static_cast<int64_t>(bytes.size()))));
     };
-    const std::span<const std::byte> only = given(*launch.requests[0]);
-    if (static_cast<int64_t>(only.size()) >= size &&
+    const Pending& one = *launch.requests[0];
+    const std::span<const std::byte> only = given(one);
+    // A GPU takes what the host has from its own pinned memory: no copy is saved by giving another.
+    const bool where_it_lies =
+        !seat.memory.empty() || one.request.inputs[static_cast<size_t>(one.from[k])].on_device;
+    if (where_it_lies && static_cast<int64_t>(only.size()) >= size &&
         reinterpret_cast<uintptr_t>(only.data()) % kAligned == 0) {
       in.push_back(only.data());
       continue;
@@ -411,6 +431,26 @@ void LocalEngine::make_outputs(const Launch& launch, int passes, std::vector<Ten
   }
 }
 
+/// Where a pass's part of the outputs is computed: in the seat's memory, where it has such.
+void LocalEngine::place_outputs(const Seat& seat, std::vector<Tensor>& outputs, int passes,
+                                int pass, std::vector<void*>& out) {
+  for (size_t k = 0; k < outputs.size(); ++k)
+    out.push_back(seat.outputs.empty() ? static_cast<std::byte*>(outputs[k].mutable_data()) +
+                                             outputs[k].bytes() / passes * pass
+                                       : seat.outputs[k]);
+}
+
+/// The seat serves the next run then.
+void LocalEngine::fetch_outputs(const Seat& seat, std::vector<Tensor>& outputs, int passes,
+                                int pass) {
+  if (seat.outputs.empty()) return;
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    const int64_t bytes = outputs[k].bytes() / passes;
+    std::memcpy(static_cast<std::byte*>(outputs[k].mutable_data()) + bytes * pass, seat.outputs[k],
+                static_cast<size_t>(bytes));
+  }
+}
+
 Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs) const {
   TRY_STATUS(check_requests(launch));
   TRY(std::unique_ptr<Seat> seat, launch.variant->take());
@@ -424,10 +464,9 @@ Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs)
   for (int pass = 0; pass < passes && status.ok(); ++pass) {
     in.clear(), out.clear();
     gather(launch, *seat, pass * batch, in);
-    for (Tensor& output : outputs)
-      out.push_back(static_cast<std::byte*>(output.mutable_data()) +
-                    output.bytes() / passes * pass);
+    place_outputs(*seat, outputs, passes, pass, out);
     status = seat->context->run(in, out);
+    if (status.ok()) fetch_outputs(*seat, outputs, passes, pass);
   }
   launch.variant->give_back(std::move(seat));
   return status;
@@ -467,10 +506,13 @@ void LocalEngine::run_together(std::vector<std::shared_ptr<Launch>> launches) {
       TRY(instance.seat, launch.variant->take());
       make_outputs(launch, 1, *ended[k].outputs);
       gather(launch, *instance.seat, 0, instance.in);
-      for (Tensor& output : *ended[k].outputs) instance.out.push_back(output.mutable_data());
+      place_outputs(*instance.seat, *ended[k].outputs, 1, 0, instance.out);
       runs.push_back({instance.seat->context.get(), instance.in, instance.out});
     }
-    return runs[0].context->run_together(runs);
+    TRY_STATUS(runs[0].context->run_together(runs));
+    for (size_t k = 0; k < launches.size(); ++k)
+      fetch_outputs(*instances[k].seat, *ended[k].outputs, 1, 0);
+    return ok_status();
   };
   const Status ran = caught(all);
   for (size_t k = 0; k < launches.size(); ++k)
@@ -517,7 +559,7 @@ void LocalEngine::finish(std::span<Ended> all, Clock::time_point begun, Clock::t
   }
   Answers late;
   {
-    std::lock_guard lock(mutex_);
+    const std::unique_lock lock = soon(mutex_);
     if (lost) {
       lose(*lost);
       fail_waiting([](const Served&) { return true; }, *lost, late);
@@ -734,15 +776,15 @@ RequestKey LocalEngine::submit(Request request, Done done) {
   Answers answers;
   std::shared_ptr<Launch> here;
   RequestKey key = 0;
+  auto pending = std::make_unique<Pending>();
   {
-    std::lock_guard lock(mutex_);
+    const std::unique_lock lock = soon(mutex_);
     key = next_key_++;
     const auto refuse = [&](Answer answer) {
       answers.emplace_back(std::move(done), std::move(answer));
     };
     const auto found = models_.find(request.model);
     const std::shared_ptr<Served> model = found == models_.end() ? nullptr : found->second;
-    auto pending = std::make_unique<Pending>();
     int rows = 1;
     if (draining_) {
       refuse(refused(Outcome::kRejected,

@@ -56,11 +56,16 @@ class Deciding {
  public:
   Deciding(const Window& window, const Times& times, Time now, const Policy& policy)
       : window_(window), times_(times), now_(now), policy_(policy) {
-    for (const Flow& flow : window.flows()) next_.push_back(flow.waiting.begin());
+    next_.reserve(window.flows().size());
+    for (const Flow& flow : window.flows()) {
+      if (!flow.waiting.empty()) active_.push_back(next_.size());
+      next_.push_back(flow.waiting.begin());
+    }
     for (int m = 0; m < window.machines(); ++m)
       free_.push_back(window.free(m)), programs_.push_back(0);
     for (const Running& run : window.running()) ++programs_[static_cast<size_t>(run.machine)];
-    for (const Flow& flow : window.flows()) skipped_.push_back(model(flow.model).away > Time(0));
+    skipped_.assign(next_.size(), false);
+    for (const size_t f : active_) skipped_[f] = model_of(f).away > Time(0);
   }
 
   Decisions decide() {
@@ -73,7 +78,7 @@ class Deciding {
       default:
         one_by_one();
     }
-    for (size_t f = 0; f < next_.size(); ++f)
+    for (const size_t f : active_)
       if (waits(f) && head(f).deadline != kNever) wake(head(f).deadline - last_chance(f) + Time(1));
     return std::move(made_);
   }
@@ -97,7 +102,7 @@ class Deciding {
   }
 
   void give_up() {
-    for (size_t f = 0; f < next_.size(); ++f)
+    for (const size_t f : active_)
       while (waits(f) && head(f).deadline != kNever && now_ + last_chance(f) > head(f).deadline) {
         made_.given_up.push_back(
             {head(f), now_ > head(f).deadline ? Why::kPassed : Why::kHopeless});
@@ -146,7 +151,7 @@ class Deciding {
       }
       if (machine < 0) return;
       int chosen = -1;
-      for (size_t f = 0; f < next_.size(); ++f)
+      for (const size_t f : active_)
         if (waits(f) && !skipped_[f] && (chosen < 0 || before(f, static_cast<size_t>(chosen))))
           chosen = static_cast<int>(f);
       if (chosen < 0) return;
@@ -183,7 +188,7 @@ class Deciding {
   void join(Start& start, int batch, Time end) {
     while (start.rows < batch) {
       int chosen = -1;
-      for (size_t f = 0; f < next_.size(); ++f) {
+      for (const size_t f : active_) {
         if (window_.flows()[f].model != start.model || !waits(f) ||
             start.rows + head(f).rows > batch)
           continue;
@@ -252,31 +257,28 @@ class Deciding {
                           : INFINITY;
   }
 
-  /// Requests that nobody took yet, of all models.
-  int claims() const {
-    int count = 0;
-    for (const int left : left_) count += left;
-    return count;
-  }
-
   void vliw() {
-    left_.assign(times_.models.size(), 0), batch_.assign(times_.models.size(), 1);
-    for (size_t m = 0; m < left_.size(); ++m)
-      left_[m] = window_.waiting_of(static_cast<int>(m)),
-      batch_[m] = largest(model(static_cast<int>(m)));
-    for (const GiveUp& given : made_.given_up) --left_[static_cast<size_t>(given.job.model)];
-    for (size_t m = 0; m < left_.size(); ++m)
-      if (model(static_cast<int>(m)).away > Time(0)) left_[m] = 0;  // it asks for no slots
+    left_.assign(times_.models.size(), 0);
+    for (const size_t f : active_)  // who is away asks for no slots
+      if (const int m = window_.flows()[f].model; model(m).away == Time(0))
+        left_[static_cast<size_t>(m)] = window_.waiting_of(m);
+    for (const GiveUp& given : made_.given_up)
+      if (model(given.job.model).away == Time(0)) --left_[static_cast<size_t>(given.job.model)];
+    for (const int left : left_) claims_ += left;
+    if (policy_.foresee)
+      for (size_t m = 0; m < left_.size(); ++m)
+        if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever)
+          rate_ += 1 / std::max(static_cast<double>(gap.count()), 1.0);
     for (const Tenant& tenant : window_.tenants()) used_.push_back(tenant.used);
     held_.assign(next_.size(), false), straggling_.assign(next_.size(), false);
-    for (size_t f = 0; f < next_.size(); ++f)
+    for (const size_t f : active_)
       if (waits(f)) straggling_[f] = straggles(window_.flows()[f].tenant);
     reserved_.assign(free_.size(), {kNever, 0});
     gathers_.assign(next_.size(), {}), gathered_.assign(next_.size(), false);
     for (const bool may_hold : {true, false}) {
       while (place_one(may_hold)) {
       }
-      for (size_t f = 0; f < next_.size(); ++f)
+      for (const size_t f : active_)
         if (held_[f] && gathers_[f].width == 0)
           skipped_[f] = false;  // slots are left over: no reason to hold
     }
@@ -323,14 +325,14 @@ class Deciding {
     if (free_[static_cast<size_t>(machine)] == 0) return false;
     least_used_ = INFINITY;
     double most_used = 0;
-    for (size_t f = 0; f < next_.size(); ++f) {
+    for (const size_t f : active_) {
       if (!waits(f)) continue;
       const double used = used_[static_cast<size_t>(window_.flows()[f].tenant)];
       least_used_ = std::min(least_used_, used), most_used = std::max(most_used, used);
     }
     int chosen = -1;
     std::optional<Rank> best;
-    for (size_t f = 0; f < next_.size(); ++f) {
+    for (const size_t f : active_) {
       if (!waits(f) || skipped_[f]) continue;
       const Rank at = rank(f, machine);
       if (!best || at < *best) best = at, chosen = static_cast<int>(f);
@@ -357,7 +359,7 @@ class Deciding {
   bool start_on(size_t f, int machine, bool may_hold) {
     const ModelTimes& timed = model_of(f);
     const auto m = static_cast<size_t>(window_.flows()[f].model);
-    const int free = free_[static_cast<size_t>(machine)], others = claims() - 1 - gathering_;
+    const int free = free_[static_cast<size_t>(machine)], others = claims_ - 1 - gathering_;
     const int share = policy_.narrow ? free / (1 + others + coming(f)) : window_.slots(),
               least = narrowest(timed);
     const int room = std::max(share, least);
@@ -399,7 +401,7 @@ class Deciding {
     start.jobs.push_back(head(f)), start.rows = head(f).rows;
     ++next_[f];
     if (policy_.batches) join(start, variant.batch, now_ + time);
-    left_[m] -= static_cast<int>(start.jobs.size());
+    left_[m] -= static_cast<int>(start.jobs.size()), claims_ -= static_cast<int>(start.jobs.size());
     for (const Job& job : start.jobs)
       used_[static_cast<size_t>(job.tenant)] +=
           slot_time(start, job) / window_.tenants()[static_cast<size_t>(job.tenant)].weight;
@@ -412,12 +414,8 @@ class Deciding {
   int coming(size_t f) const {
     if (!policy_.foresee) return 0;
     const auto runs = static_cast<double>(quickest(model_of(f), head(f).rows).count());
-    double count = 0;
-    for (size_t m = 0; m < left_.size(); ++m)
-      if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever)
-        count += runs / std::max(static_cast<double>(gap.count()), 1.0);
     constexpr double kUnlikely = 0.02;
-    return static_cast<int>(std::ceil(count - kUnlikely));
+    return static_cast<int>(std::ceil(runs * rate_ - kUnlikely));
   }
 
   static int narrowest(const ModelTimes& timed) {
@@ -448,7 +446,8 @@ class Deciding {
   /// Whether the next request of the model may well come before this one has to be started, and
   /// shares its launch.
   bool waits_for_partner(size_t f, size_t m, const VariantTime& variant) const {
-    if (!policy_.hold || !policy_.batches || left_[m] >= batch_[m] || head(f).deadline == kNever)
+    if (!policy_.hold || !policy_.batches || left_[m] >= largest(model_of(f)) ||
+        head(f).deadline == kNever)
       return false;
     const Time gap = window_.gap(static_cast<int>(m));
     if (gap == kNever) return false;
@@ -495,7 +494,7 @@ class Deciding {
   /// runs.
   Time from_one_to_the_next(size_t f, const std::vector<bool>& same, Time runs) const {
     Time last = head(f).arrival;
-    for (size_t other = 0; other < next_.size(); ++other)
+    for (const size_t other : active_)
       if (waits(other) && same[static_cast<size_t>(window_.flows()[other].model)])
         last = std::max(last, head(other).arrival);
     return std::min(last + policy_.gather, head(f).arrival + std::max(policy_.gather, runs));
@@ -562,10 +561,10 @@ class Deciding {
       });
     };
     bool wanted = false;
-    for (size_t f = 0; f < next_.size(); ++f)
+    for (const size_t f : active_)
       wanted |= waits(f) && gathers_[f].width == 0 && model_of(f).away == Time(0) &&
                 !of_a_gathering_code(f);
-    for (size_t f = 0; f < next_.size(); ++f) {
+    for (const size_t f : active_) {
       Gathers& each = gathers_[f];
       if (each.width == 0) continue;
       const bool together =
@@ -610,6 +609,7 @@ class Deciding {
   const Time now_;
   const Policy& policy_;
   std::vector<Place> next_;           // by flow: the first that is neither taken nor given up
+  std::vector<size_t> active_;        // flows where somebody waited
   std::vector<bool> skipped_;         // by flow: not now
   std::vector<int> free_, programs_;  // by machine
   int last_turn_ = -1;
@@ -618,8 +618,10 @@ class Deciding {
     Time at;
     int beside;
   };  // from then on; slots that are free beside it
-  std::vector<Reserved> reserved_;  // by machine; kNever: none
-  std::vector<int> left_, batch_;   // by model: requests that nobody took yet, the largest batch
+  std::vector<Reserved> reserved_;       // by machine; kNever: none
+  std::vector<int> left_;                // by model: requests that nobody took yet
+  int claims_ = 0;                       // of all models
+  double rate_ = 0;                      // requests that are likely to come, a nanosecond
   std::vector<bool> held_, straggling_;  // by flow
   struct Gathers {
     int machine = 0, width = 0, code = -1;  // width: of the slots that are kept for it; 0: none

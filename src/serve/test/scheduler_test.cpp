@@ -744,7 +744,9 @@ TEST(Scheduler, ClosedLoopsOfOneCodeRunInStep) {
       if (instances && gather > 0us) {
         EXPECT_GE(runs_of_a_launch(report), 7);
       }
-      if (!instances) EXPECT_EQ(runs_of_a_launch(report), 1);
+      if (!instances) {
+        EXPECT_EQ(runs_of_a_launch(report), 1);
+      }
     }
 }
 
