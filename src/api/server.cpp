@@ -1,12 +1,14 @@
 #include "obelisk/server.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <thread>
 
 #include "api/state.h"
+#include "base/parallel.h"
 #include "serve/serve.h"
 
 namespace obelisk {
@@ -41,6 +43,14 @@ struct Reply::State {
   std::function<void(Response)> done;
   std::weak_ptr<serve::Engine> engine;
   serve::RequestKey key = 0;
+  std::chrono::microseconds spin{0};  // before a thread that waits for it sleeps
+  std::atomic<bool> came{false};
+  void poll() const {
+    const auto until = std::chrono::steady_clock::now() + spin;
+    constexpr int kPolls = 64;  // between looks at the clock
+    while (!came.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < until)
+      for (int k = 0; k < kPolls && !came.load(std::memory_order_relaxed); ++k) spin_pause();
+  }
 };
 
 /// Files of models may be cut while they load and are served.
@@ -52,6 +62,7 @@ struct Copies {
 
 struct Server::State {
   Copies copies;  // as long as the engine reads
+  std::chrono::microseconds spin{0};
   std::shared_ptr<serve::Engine> engine;
 };
 
@@ -98,10 +109,7 @@ std::span<const std::byte> Response::memory(const std::string& name, Element ele
 
 // ---- Reply ----
 
-bool Reply::ready() const {
-  std::lock_guard lock(state_->mutex);
-  return state_->response.has_value();
-}
+bool Reply::ready() const { return state_->came.load(std::memory_order_acquire); }
 
 bool Reply::wait_for(std::chrono::nanoseconds time) const {
   std::unique_lock lock(state_->mutex);
@@ -109,6 +117,7 @@ bool Reply::wait_for(std::chrono::nanoseconds time) const {
 }
 
 Response Reply::get() const {
+  state_->poll();
   std::unique_lock lock(state_->mutex);
   state_->changed.wait(lock, [&] { return state_->response.has_value(); });
   return *state_->response;
@@ -138,6 +147,7 @@ Server::Server(const ServerOptions& options) {
     wanted.memory_limit = options.memory_limit, wanted.record = options.record;
     wanted.policy = value_or_raise(serve::policy_named(options.policy));
     state_ = std::make_unique<State>();
+    if (wanted.device) state_->spin = wanted.device->spin();
     state_->engine = serve::make_engine(std::move(wanted));
   });
 }
@@ -218,6 +228,7 @@ Reply Server::submit(const std::string& model, std::vector<Input> inputs,
     Reply reply;
     reply.state_ = std::make_shared<Reply::State>();
     reply.state_->done = std::move(done), reply.state_->engine = state_->engine;
+    reply.state_->spin = state_->spin;
     serve::Request request{.model = model,
                            .id = options.id,
                            .tenant = options.client,
@@ -266,6 +277,7 @@ Reply Server::submit(const std::string& model, std::vector<Input> inputs,
       {
         std::lock_guard lock(state->mutex);
         state->response = response;
+        state->came.store(true, std::memory_order_release);
       }
       state->changed.notify_all();
       if (done) done(std::move(response));

@@ -25,6 +25,7 @@ Result<std::vector<double>> Context::device_us(int) {
 Result<bool> Context::on_device(const void*) const { return false; }
 Status Context::wait() { return ok_status(); }
 Result<std::byte*> Context::input_memory(size_t) { return nullptr; }
+Result<std::byte*> Context::output_memory(size_t) { return nullptr; }
 Result<std::vector<TaskTime>> Context::task_times() {
   return Error{Code::kUnsupported, "runtime", "a program on the CPU records no times of tasks", "",
                "OBELISK_PROFILE=1 prints times of bodies"};

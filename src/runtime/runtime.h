@@ -155,6 +155,8 @@ class Context {
   /// Of a GPU's program: pinned memory of the context's own for an input, from which run() copies
   /// without a copy on the host first. Null of a CPU's, which reads inputs where they lie.
   virtual Result<std::byte*> input_memory(size_t input);
+  /// The same for an output, which run() leaves there: valid until the next run.
+  virtual Result<std::byte*> output_memory(size_t output);
   /// Device microseconds of a run with the last run's pointers, `count` of them, each the mean of
   /// ten in a row, so that the host's latency is hidden.
   virtual Result<std::vector<double>> device_us(int count);

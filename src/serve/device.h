@@ -24,8 +24,9 @@ namespace obelisk::serve {
 /// Memory, and workers or a stream, of one run; reused by the next.
 struct Seat {
   std::unique_ptr<runtime::Context> context;
-  std::vector<std::byte*> inputs;  // where requests are put together: pinned, for a GPU
-  std::vector<Tensor> memory;      // that `inputs` are in, where they are not the context's
+  std::vector<std::byte*> inputs;   // where requests are put together: pinned, for a GPU
+  std::vector<std::byte*> outputs;  // of a GPU, where answers are left: likewise
+  std::vector<Tensor> memory;       // that `inputs` are in, where they are not the context's
 };
 
 /// Where the weights of a model's programs are. Threads: as of runtime::DeviceWeights.

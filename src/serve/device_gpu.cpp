@@ -72,6 +72,10 @@ class GpuDevice : public Device {
       TRY(std::byte* const memory, seat->context->input_memory(k));
       seat->inputs.push_back(memory);
     }
+    for (size_t k = 0; k < executable.program().outputs.size(); ++k) {
+      TRY(std::byte* const memory, seat->context->output_memory(k));
+      seat->outputs.push_back(memory);
+    }
     return seat;
   }
   int64_t memory() const override { return gpu_.free_bytes / 10 * 9; }  // some is the driver's

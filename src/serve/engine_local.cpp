@@ -17,6 +17,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/parallel.h"
 #include "serve/lanes.h"
 #include "serve/record.h"
 #include "serve/residency.h"
@@ -45,6 +46,18 @@ auto caught(const Function& function) -> decltype(function()) {
     return Error{Code::kBuild, "serve", bug.what(), "",
                  "this is a defect of Obelisk; please report it with the model"};
   }
+}
+
+/// The lock of what is held for a few microseconds each: polled for about as long before the thread
+/// sleeps. Chosen, not measured.
+std::unique_lock<std::mutex> soon(std::mutex& mutex) {
+  constexpr int kTries = 32, kPauses = 4;
+  for (int k = 0; k < kTries; ++k) {
+    std::unique_lock lock(mutex, std::try_to_lock);
+    if (lock) return lock;
+    for (int pause = 0; pause < kPauses; ++pause) spin_pause();
+  }
+  return std::unique_lock(mutex);
 }
 
 /// In a thread of low priority, as are those that it starts: requests go first. The caller waits.
@@ -103,7 +116,8 @@ struct Launch {
   std::shared_ptr<Served> model;
   std::shared_ptr<Variant> variant;
   std::vector<std::unique_ptr<Pending>> requests;
-  std::vector<std::string> partners;  // models that ran beside it when it was started
+  bool beside = false;                // others ran when it was started
+  std::vector<std::string> partners;  // their models, where a request wants to know
   size_t instances = 1;               // that share its launch, it among them
 };
 
@@ -156,7 +170,7 @@ class LocalEngine : public Engine {
   std::shared_ptr<Launch> prepare(Start start, uint64_t run, Time now);
   bool is_short(const Start& start) const;
   void run(Launch& launch);
-  void run_together(const std::vector<std::shared_ptr<Launch>>& launches);
+  void run_together(std::vector<std::shared_ptr<Launch>> launches);
   /// A launch that has ended: what its requests are answered, and what was learnt.
   struct Ended {
     Launch* launch = nullptr;
@@ -170,6 +184,9 @@ class LocalEngine : public Engine {
               int row, int rows, Time ended, Answers& answers) const;
   Status check_requests(const Launch& launch) const;
   static void make_outputs(const Launch& launch, int passes, std::vector<Tensor>& outputs);
+  static void place_outputs(const Seat& seat, std::vector<Tensor>& outputs, int passes, int pass,
+                            std::vector<void*>& out);
+  static void fetch_outputs(const Seat& seat, std::vector<Tensor>& outputs, int passes, int pass);
   Status run_once(const Launch& launch, std::vector<Tensor>& outputs) const;
   void gather(const Launch& launch, Seat& seat, int first, std::vector<const void*>& in) const;
   Trace trace_of(const Launch& launch, const Pending& request, Time ended) const;
@@ -179,6 +196,7 @@ class LocalEngine : public Engine {
                               int& rows) const;
   int tenant(const std::string& name, double weight);
   int free_number();
+  void unload(const std::shared_ptr<Served>& model);
   void leave(const std::shared_ptr<Served>& model);
   void retire(Served& model);
   ModelInfo info(const Served& model) const;
@@ -226,6 +244,8 @@ class LocalEngine : public Engine {
   std::map<std::string, std::shared_ptr<Served>>
       coming_;  // by name: loading, to replace one that is ready
   std::vector<std::shared_ptr<Served>> by_number_;  // null: free
+  std::vector<std::shared_ptr<Served>> unloading_;  // of those
+  bool settled_ = true;                             // all weights are where they belong
   std::unordered_map<uint64_t, std::unique_ptr<Pending>> waiting_;
   std::unordered_map<std::string, int> tenants_;
   RequestKey next_key_ = 1;
@@ -277,7 +297,7 @@ template <typename Function>
 void LocalEngine::act(Function function) {
   Answers answers;
   {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock = soon(mutex_);
     function(lock);
     follow(answers);
   }
@@ -286,7 +306,7 @@ void LocalEngine::act(Function function) {
 
 void LocalEngine::follow(Answers& answers, std::shared_ptr<Launch>* here) {
   const Time at = now();
-  if (memory_limit_ > 0 && !ends_ && !lost_) move_weights(at);
+  if (memory_limit_ > 0 && !settled_ && !ends_ && !lost_) move_weights(at);
   Decisions decisions = decide(window_, times_, at, options_.policy);
   if (recorder_) recorder_->decide(at, decisions);
   const uint64_t first = window_.apply(decisions, options_.policy, at);
@@ -320,16 +340,14 @@ void LocalEngine::follow(Answers& answers, std::shared_ptr<Launch>* here) {
   }
   for (auto& [number, launches] : together) {
     for (const auto& each : launches) each->instances = launches.size();
-    lanes_.run([this, launches] { run_together(launches); });
+    lanes_.run([this, launches = std::move(launches)] { run_together(launches); });
   }
   if (decisions.wake != kNever) alarm_.wake_at(epoch_ + decisions.wake);
-  for (size_t k = 0; k < by_number_.size(); ++k) {
-    const std::shared_ptr<Served> model = by_number_[k];
-    if (model && model->state == ModelState::kUnloading && window_.waiting_of(model->number) == 0 &&
-        window_.running_of(model->number) == 0 && model->measuring == 0 &&
-        model->weights != Resident::State::kComing && model->weights != Resident::State::kLeaving)
+  for (const std::shared_ptr<Served>& model : unloading_)
+    if (window_.waiting_of(model->number) == 0 && window_.running_of(model->number) == 0 &&
+        model->measuring == 0 && model->weights != Resident::State::kComing &&
+        model->weights != Resident::State::kLeaving)
       leave(model);
-  }
   if (window_.running().empty()) idle_.notify_all();
 }
 
@@ -351,14 +369,19 @@ std::shared_ptr<Launch> LocalEngine::prepare(Start start, uint64_t run, Time at)
     if (!busy_[slot]) busy_[slot] = true, made->lanes.push_back(static_cast<int>(slot));
   CHECK(static_cast<int>(made->lanes.size()) == start.slots, "a lane is given twice");
   made->lane = made->lanes.empty() ? 0 : made->lanes.front();
-  for (const Running& other : window_.running())
-    if (other.id != run)
-      made->partners.push_back(by_number_[static_cast<size_t>(other.model)]->config.name);
+  bool traced = false;
   for (const Job& job : start.jobs) {
     const auto found = waiting_.find(job.key);
     CHECK(found != waiting_.end(), "request {} waits for the scheduler only", job.key);
+    traced |= found->second->request.trace;
     made->requests.push_back(std::move(found->second));
     waiting_.erase(found);
+  }
+  for (const Running& other : window_.running()) {
+    if (other.id == run) continue;
+    made->beside = true;
+    if (!traced) break;
+    made->partners.push_back(by_number_[static_cast<size_t>(other.model)]->config.name);
   }
   made->start = std::move(start);
   return made;
@@ -377,8 +400,12 @@ void LocalEngine::gather(const Launch& launch, Seat& seat, int first,
       return bytes.subspan(
           static_cast<size_t>(std::min<int64_t>(skip, static_cast<int64_t>(bytes.size()))));
     };
-    const std::span<const std::byte> only = given(*launch.requests[0]);
-    if (static_cast<int64_t>(only.size()) >= size &&
+    const Pending& one = *launch.requests[0];
+    const std::span<const std::byte> only = given(one);
+    // A GPU takes what the host has from its own pinned memory: no copy is saved by giving another.
+    const bool where_it_lies =
+        !seat.memory.empty() || one.request.inputs[static_cast<size_t>(one.from[k])].on_device;
+    if (where_it_lies && static_cast<int64_t>(only.size()) >= size &&
         reinterpret_cast<uintptr_t>(only.data()) % kAligned == 0) {
       in.push_back(only.data());
       continue;
@@ -409,6 +436,26 @@ void LocalEngine::make_outputs(const Launch& launch, int passes, std::vector<Ten
   }
 }
 
+/// Where a pass's part of the outputs is computed: in the seat's memory, where it has such.
+void LocalEngine::place_outputs(const Seat& seat, std::vector<Tensor>& outputs, int passes,
+                                int pass, std::vector<void*>& out) {
+  for (size_t k = 0; k < outputs.size(); ++k)
+    out.push_back(seat.outputs.empty() ? static_cast<std::byte*>(outputs[k].mutable_data()) +
+                                             outputs[k].bytes() / passes * pass
+                                       : seat.outputs[k]);
+}
+
+/// The seat serves the next run then.
+void LocalEngine::fetch_outputs(const Seat& seat, std::vector<Tensor>& outputs, int passes,
+                                int pass) {
+  if (seat.outputs.empty()) return;
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    const int64_t bytes = outputs[k].bytes() / passes;
+    std::memcpy(static_cast<std::byte*>(outputs[k].mutable_data()) + bytes * pass, seat.outputs[k],
+                static_cast<size_t>(bytes));
+  }
+}
+
 Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs) const {
   TRY_STATUS(check_requests(launch));
   TRY(std::unique_ptr<Seat> seat, launch.variant->take());
@@ -422,10 +469,9 @@ Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs)
   for (int pass = 0; pass < passes && status.ok(); ++pass) {
     in.clear(), out.clear();
     gather(launch, *seat, pass * batch, in);
-    for (Tensor& output : outputs)
-      out.push_back(static_cast<std::byte*>(output.mutable_data()) +
-                    output.bytes() / passes * pass);
+    place_outputs(*seat, outputs, passes, pass, out);
     status = seat->context->run(in, out);
+    if (status.ok()) fetch_outputs(*seat, outputs, passes, pass);
   }
   launch.variant->give_back(std::move(seat));
   return status;
@@ -441,8 +487,12 @@ void LocalEngine::run(Launch& launch) {
 
 /// One launch for the runs of several models. Where that fails, each by itself: only who is to
 /// blame fails.
-void LocalEngine::run_together(const std::vector<std::shared_ptr<Launch>>& launches) {
+void LocalEngine::run_together(std::vector<std::shared_ptr<Launch>> launches) {
   const auto begun = Clock::now();
+  // In an order of their own, so that the same models make the same launch again.
+  std::sort(launches.begin(), launches.end(), [](const auto& a, const auto& b) {
+    return std::pair(a->start.model, a->run) < std::pair(b->start.model, b->run);
+  });
   struct Instance {
     std::unique_ptr<Seat> seat;
     std::vector<const void*> in;
@@ -461,10 +511,13 @@ void LocalEngine::run_together(const std::vector<std::shared_ptr<Launch>>& launc
       TRY(instance.seat, launch.variant->take());
       make_outputs(launch, 1, *ended[k].outputs);
       gather(launch, *instance.seat, 0, instance.in);
-      for (Tensor& output : *ended[k].outputs) instance.out.push_back(output.mutable_data());
+      place_outputs(*instance.seat, *ended[k].outputs, 1, 0, instance.out);
       runs.push_back({instance.seat->context.get(), instance.in, instance.out});
     }
-    return runs[0].context->run_together(runs);
+    TRY_STATUS(runs[0].context->run_together(runs));
+    for (size_t k = 0; k < launches.size(); ++k)
+      fetch_outputs(*instances[k].seat, *ended[k].outputs, 1, 0);
+    return ok_status();
   };
   const Status ran = caught(all);
   for (size_t k = 0; k < launches.size(); ++k)
@@ -511,7 +564,7 @@ void LocalEngine::finish(std::span<Ended> all, Clock::time_point begun, Clock::t
   }
   Answers late;
   {
-    std::lock_guard lock(mutex_);
+    const std::unique_lock lock = soon(mutex_);
     if (lost) {
       lose(*lost);
       fail_waiting([](const Served&) { return true; }, *lost, late);
@@ -551,7 +604,7 @@ void LocalEngine::learn(const Launch& launch, Time took) {
   const VariantTime before = time;
   if (took < time.alone) time.alone -= (time.alone - took) / kNew;
   const bool whole = launch.variant->width() == slots_;
-  if (whole || (!launch.partners.empty() && launch.start.slots != slots_)) {
+  if (whole || (launch.beside && launch.start.slots != slots_)) {
     const Time most = (whole ? std::max(time.alone, time.beside) : time.alone) * 4;
     time.beside = std::max(time.beside + (std::min(took, most) - time.beside) / kNew, time.alone);
   }
@@ -728,15 +781,15 @@ RequestKey LocalEngine::submit(Request request, Done done) {
   Answers answers;
   std::shared_ptr<Launch> here;
   RequestKey key = 0;
+  auto pending = std::make_unique<Pending>();
   {
-    std::lock_guard lock(mutex_);
+    const std::unique_lock lock = soon(mutex_);
     key = next_key_++;
     const auto refuse = [&](Answer answer) {
       answers.emplace_back(std::move(done), std::move(answer));
     };
     const auto found = models_.find(request.model);
     const std::shared_ptr<Served> model = found == models_.end() ? nullptr : found->second;
-    auto pending = std::make_unique<Pending>();
     int rows = 1;
     if (draining_) {
       refuse(refused(Outcome::kRejected,
@@ -848,13 +901,17 @@ void LocalEngine::remove(const std::string& name) {
     }
     const auto found = models_.find(name);
     if (found == models_.end()) return;
-    Served& model = *found->second;
-    model.gone = true;
-    if (model.number >= 0)
-      model.state = ModelState::kUnloading;  // retired when nothing of it waits or runs
-    else
-      models_.erase(found);
+    if (found->second->number >= 0) return unload(found->second);
+    found->second->gone = true;
+    models_.erase(found);
   });
+}
+
+/// It is retired when nothing of it waits or runs.
+void LocalEngine::unload(const std::shared_ptr<Served>& model) {
+  model->gone = true;
+  if (std::exchange(model->state, ModelState::kUnloading) != ModelState::kUnloading)
+    unloading_.push_back(model);
 }
 
 int LocalEngine::free_number() {
@@ -892,6 +949,9 @@ void LocalEngine::retire(Served& model) {
   model.workspace_bytes = model.weight_bytes = 0;
   moved_.notify_all();
   const std::shared_ptr<Served> keep = std::move(by_number_[number]);  // `model` lives in it
+  std::erase(unloading_, keep);
+  window_.forget(static_cast<int>(number));
+  if (recorder_) recorder_->forget(static_cast<int>(number));
   by_number_[number] = nullptr;
   const auto found = models_.find(keep->config.name);
   if (found != models_.end() && found->second == keep && keep->gone) models_.erase(found);
@@ -1099,7 +1159,7 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
         coming != coming_.end() && coming->second == model) {
       if (const auto before = models_.find(name);
           before != models_.end() && before->second->number >= 0)
-        before->second->state = ModelState::kUnloading, before->second->gone = true;
+        unload(before->second);
       coming_.erase(coming);
     }
     models_[name] = model;
@@ -1223,8 +1283,12 @@ void LocalEngine::move_weights(Time now) {
   for (const int number : plan.release) release(by_number_[static_cast<size_t>(number)]);
   for (const int number : plan.restore) restore(by_number_[static_cast<size_t>(number)]);
   if (plan.wake != kNever) alarm_.wake_at(epoch_ + plan.wake);
-  for (const std::shared_ptr<Served>& model : by_number_)
-    if (model && model->not_before > now) alarm_.wake_at(epoch_ + model->not_before);
+  settled_ = true;
+  for (const std::shared_ptr<Served>& model : by_number_) {
+    if (!model) continue;
+    if (model->not_before > now) alarm_.wake_at(epoch_ + model->not_before);
+    settled_ &= model->weights == Resident::State::kHere && !model->stopped;
+  }
 }
 
 /// The scheduler starts nothing of a model whose weights are away.
@@ -1236,7 +1300,7 @@ void LocalEngine::tell_times(Served& model, Time away) {
 }
 
 void LocalEngine::release(const std::shared_ptr<Served>& model) {
-  model->weights = Resident::State::kLeaving, model->stopped = false;
+  model->weights = Resident::State::kLeaving, model->stopped = settled_ = false;
   tell_times(*model, model->back);
   mover_.run([this, model] {
     const Status left = caught([&] { return model->programs->device_weights().release(); });

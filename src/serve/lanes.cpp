@@ -87,31 +87,41 @@ Alarm::~Alarm() {
 }
 
 void Alarm::wake_at(Clock::time_point at) {
-  std::lock_guard lock(mutex_);
-  if (at_ && *at_ <= at) return;
-  at_ = at;
+  const Clock::rep time = at.time_since_epoch().count();
+  if (at_ <= time) return;  // not later than one that is asked for already
+  {
+    std::lock_guard lock(mutex_);
+    if (at_ <= time) return;
+    at_ = time;
+  }
   changed_.notify_all();
+}
+
+/// Until a time, or until an earlier one is asked for. Without the lock.
+void Alarm::poll(std::unique_lock<std::mutex>& lock, Clock::time_point until) {
+  lock.unlock();
+  const Clock::rep was = at_;
+  while (at_ == was && !ends_ && Clock::now() < until) spin_pause();
+  lock.lock();
 }
 
 void Alarm::loop() {
   std::unique_lock lock(mutex_);
   while (!ends_) {
-    if (!at_) {
+    const Clock::time_point until{Clock::duration(at_.load())};
+    if (at_ == kNone) {
       changed_.wait(lock);
-    } else if (Clock::now() < *at_) {
-      const Clock::time_point until = *at_;
-      if (until - Clock::now() > spin_) {
+    } else if (const auto now = Clock::now(); now < until) {
+      if (until - now > spin_)
         changed_.wait_until(lock, until - spin_);
-      } else {
-        lock.unlock();
-        while (Clock::now() < until) spin_pause();
-        lock.lock();
-      }
+      else
+        poll(lock, until);
     } else {
-      at_.reset();
+      at_ = kNone;
       lock.unlock();
       rings_();
       lock.lock();
+      if (at_ == kNone && spin_.count() > 0) poll(lock, Clock::now() + spin_);
     }
   }
 }

@@ -7,8 +7,8 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -50,19 +50,21 @@ class Lanes {
 class Alarm {
  public:
   using Clock = std::chrono::steady_clock;
-  /// `spin`: so long before a time the thread polls the clock instead of sleeping.
+  /// `spin`: so long before a time, and behind one, the thread polls instead of sleeping.
   explicit Alarm(std::function<void()> rings, std::chrono::microseconds spin = {});
   ~Alarm();
   void wake_at(Clock::time_point at);
 
  private:
+  static constexpr Clock::rep kNone = std::numeric_limits<Clock::rep>::max();
   void loop();
+  void poll(std::unique_lock<std::mutex>& lock, Clock::time_point until);
   std::function<void()> rings_;
   const std::chrono::microseconds spin_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Clock::time_point> at_;
-  bool ends_ = false;
+  std::atomic<Clock::rep> at_ = kNone;  // written under the lock
+  std::atomic<bool> ends_ = false;
   std::thread thread_;  // last
 };
 

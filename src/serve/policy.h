@@ -53,8 +53,8 @@ struct Policy {
   bool shares = true;   // tenants beyond their share stand behind those within it
   double margin = 1.1;  // predictions are multiplied by it before they are compared with a deadline
   double straggler = 1.5;  // a tenant whose runs take so many times the prediction is demoted
-  Time gather{10'000};     // a request waits so long for those of other models that would share its
-                           // launch, where they are expected and its slack allows
+  Time gather{10'000};  // a request waits so long, from one to the next, for those of other models
+                        // that would share its launch, where they are expected and its slack allows
   Time patience{50'000'000};      // nobody who waits is passed over for longer than this
   Time share_slack{20'000'000};   // whole-machine time that a tenant may be ahead of its fair share
   Time best_effort{100'000'000};  // takes the place of the deadline of requests that have none

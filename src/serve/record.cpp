@@ -7,6 +7,9 @@
 namespace obelisk::serve {
 namespace {
 
+/// Of records. 1: models are not forgotten, and who gathers for a shared launch waits by its gaps.
+constexpr int kVersion = 2;
+
 std::string text_of(const Job& job) {
   return fmt::format("{} {} {} {} {} {} {}", job.key, job.model, job.tenant, job.priority, job.rows,
                      job.arrival.count(), job.deadline.count());
@@ -98,7 +101,8 @@ std::string text_of(const Decisions& decisions) {
 }
 
 Recorder::Recorder(std::ostream& out, int machines, int slots, const Policy& policy) : out_(out) {
-  out_ << fmt::format("machine {} {}\npolicy {}\n", machines, slots, text_of(policy));
+  out_ << fmt::format("version {}\nmachine {} {}\npolicy {}\n", kVersion, machines, slots,
+                      text_of(policy));
 }
 void Recorder::tenant(double weight) { out_ << fmt::format("tenant {}\n", weight); }
 void Recorder::times(int model, const ModelTimes& times) {
@@ -117,6 +121,7 @@ void Recorder::ask(Time now, int queue_limit, const Job& job, const Admission& a
   out_ << fmt::format("ask {} {} {} = {}\n", now.count(), queue_limit, text_of(job),
                       text_of(admission));
 }
+void Recorder::forget(int model) { out_ << fmt::format("forget {}\n", model); }
 void Recorder::cancel(uint64_t key) { out_ << fmt::format("cancel {}\n", key); }
 void Recorder::finish(uint64_t run, Time took) {
   out_ << fmt::format("finish {} {}\n", run, took.count());
@@ -134,7 +139,7 @@ Result<Replay> replay(std::istream& in) {
     return Error{Code::kUsage, "serve",
                  fmt::format("line {} of the record: {}", report.lines, why)};
   };
-  int tenants = 0;
+  int tenants = 0, version = 1;
   for (std::string line; std::getline(in, line);) {
     ++report.lines;
     const size_t equals = line.find(" = ");
@@ -143,6 +148,11 @@ Result<Replay> replay(std::istream& in) {
     std::string verb, found;
     Time now{0};
     words >> verb;
+    if (verb == "version") {
+      if (!(words >> version) || version < 1 || version > kVersion)
+        return wrong(fmt::format("a version that is not known here, where it is {}", kVersion));
+      continue;
+    }
     if (verb == "machine") {
       int machines = 0, slots = 0;
       if (!(words >> machines >> slots) || machines < 1 || machines > 4096 || slots < 1 ||
@@ -179,6 +189,12 @@ Result<Replay> replay(std::istream& in) {
       uint64_t key = 0;
       if (!(words >> key)) return wrong("no request");
       window->cancel(key);
+    } else if (verb == "forget") {
+      int model = -1;
+      if (!(words >> model) || model < 0 || static_cast<size_t>(model) >= times.models.size() ||
+          window->waiting_of(model) > 0 || window->running_of(model) > 0)
+        return wrong("no model that is gone");
+      window->forget(model);
     } else if (verb == "finish") {
       uint64_t run = 0;
       Time took{0};
@@ -197,6 +213,9 @@ Result<Replay> replay(std::istream& in) {
     }
     if (found == said || (equals == std::string::npos && found.empty())) continue;
     report.difference = fmt::format("line {}: recorded '{}', now '{}'", report.lines, said, found);
+    if (version != kVersion)
+      report.difference +=
+          fmt::format(" (the record has version {}, this program {})", version, kVersion);
     return report;
   }
   return report;

@@ -56,11 +56,16 @@ class Deciding {
  public:
   Deciding(const Window& window, const Times& times, Time now, const Policy& policy)
       : window_(window), times_(times), now_(now), policy_(policy) {
-    for (const Flow& flow : window.flows()) next_.push_back(flow.waiting.begin());
+    next_.reserve(window.flows().size());
+    for (const Flow& flow : window.flows()) {
+      if (!flow.waiting.empty()) active_.push_back(next_.size());
+      next_.push_back(flow.waiting.begin());
+    }
     for (int m = 0; m < window.machines(); ++m)
       free_.push_back(std::max(window.left(m), 0)), programs_.push_back(0);
     for (const Running& run : window.running()) ++programs_[static_cast<size_t>(run.machine)];
-    for (const Flow& flow : window.flows()) skipped_.push_back(model(flow.model).away > Time(0));
+    skipped_.assign(next_.size(), false);
+    for (const size_t f : active_) skipped_[f] = model_of(f).away > Time(0);
   }
 
   Decisions decide() {
@@ -73,7 +78,7 @@ class Deciding {
       default:
         one_by_one();
     }
-    for (size_t f = 0; f < next_.size(); ++f)
+    for (const size_t f : active_)
       if (waits(f) && head(f).deadline != kNever) wake(head(f).deadline - last_chance(f) + Time(1));
     return std::move(made_);
   }
@@ -97,7 +102,7 @@ class Deciding {
   }
 
   void give_up() {
-    for (size_t f = 0; f < next_.size(); ++f)
+    for (const size_t f : active_)
       while (waits(f) && head(f).deadline != kNever && now_ + last_chance(f) > head(f).deadline) {
         made_.given_up.push_back(
             {head(f), now_ > head(f).deadline ? Why::kPassed : Why::kHopeless});
@@ -146,7 +151,7 @@ class Deciding {
       }
       if (machine < 0) return;
       int chosen = -1;
-      for (size_t f = 0; f < next_.size(); ++f)
+      for (const size_t f : active_)
         if (waits(f) && !skipped_[f] && (chosen < 0 || before(f, static_cast<size_t>(chosen))))
           chosen = static_cast<int>(f);
       if (chosen < 0) return;
@@ -183,7 +188,7 @@ class Deciding {
   void join(Start& start, int batch, Time end) {
     while (start.rows < batch) {
       int chosen = -1;
-      for (size_t f = 0; f < next_.size(); ++f) {
+      for (const size_t f : active_) {
         if (window_.flows()[f].model != start.model || !waits(f) ||
             start.rows + head(f).rows > batch)
           continue;
@@ -252,36 +257,41 @@ class Deciding {
                           : INFINITY;
   }
 
-  /// Requests that nobody took yet, of all models.
-  int claims() const {
-    int count = 0;
-    for (const int left : left_) count += left;
-    return count;
-  }
-
   void vliw() {
-    left_.assign(times_.models.size(), 0), batch_.assign(times_.models.size(), 1);
-    for (size_t m = 0; m < left_.size(); ++m)
-      left_[m] = window_.waiting_of(static_cast<int>(m)),
-      batch_[m] = largest(model(static_cast<int>(m)));
-    for (const GiveUp& given : made_.given_up) --left_[static_cast<size_t>(given.job.model)];
-    for (size_t m = 0; m < left_.size(); ++m)
-      if (model(static_cast<int>(m)).away > Time(0)) left_[m] = 0;  // it asks for no slots
+    left_.assign(times_.models.size(), 0);
+    for (const size_t f : active_)  // who is away asks for no slots
+      if (const int m = window_.flows()[f].model; model(m).away == Time(0))
+        left_[static_cast<size_t>(m)] = window_.waiting_of(m);
+    for (const GiveUp& given : made_.given_up)
+      if (model(given.job.model).away == Time(0)) --left_[static_cast<size_t>(given.job.model)];
+    for (const int left : left_) claims_ += left;
+    if (policy_.foresee)
+      for (size_t m = 0; m < left_.size(); ++m)
+        if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever)
+          rate_ += 1 / std::max(static_cast<double>(gap.count()), 1.0);
     for (const Tenant& tenant : window_.tenants()) used_.push_back(tenant.used);
     held_.assign(next_.size(), false), straggling_.assign(next_.size(), false);
-    for (size_t f = 0; f < next_.size(); ++f)
+    for (const size_t f : active_)
       if (waits(f)) straggling_[f] = straggles(window_.flows()[f].tenant);
     reserved_.assign(free_.size(), {kNever, 0});
+    gathers_.assign(next_.size(), {}), gathered_.assign(next_.size(), false);
     for (const bool may_hold : {true, false}) {
       while (place_one(may_hold)) {
       }
-      for (size_t f = 0; f < next_.size(); ++f)
-        if (held_[f]) skipped_[f] = false;  // slots are left over: no reason to hold
+      for (const size_t f : active_)
+        if (held_[f] && gathers_[f].width == 0)
+          skipped_[f] = false;  // slots are left over: no reason to hold
     }
-    if (policy_.instances) share_launches();
+    if (policy_.instances)
+      while (stop_gathering())
+        while (place_one(false)) {
+        }
     while (overlap())  // who stood behind those may have room
       while (place_one(false)) {
       }
+    for (const Gathers& each : gathers_)
+      if (each.width > 0) wake(each.until);
+    if (policy_.instances) share_launches();
   }
 
   // ---- vliw: programs beside those that have the slots ----
@@ -292,8 +302,8 @@ class Deciding {
   bool overlap() {
     if (policy_.overlap == 0) return false;
     std::vector<size_t> urgent;
-    for (size_t f = 0; f < next_.size(); ++f) {
-      if (!waits(f) || model_of(f).away > Time(0)) continue;
+    for (const size_t f : active_) {
+      if (!waits(f) || model_of(f).away > Time(0) || gathers_[f].width > 0) continue;
       if (now_ - window_.flows()[f].served > policy_.patience) return false;  // its turn is next
       if (head(f).deadline != kNever) urgent.push_back(f);
     }
@@ -422,9 +432,12 @@ class Deciding {
   const VariantTime& variant_of(const Start& start) const {
     return model(start.model).variants[static_cast<size_t>(start.variant)];
   }
-  int code(const Start& start) const { return variant_of(start).code; }
+  int code(int model_number, int variant) const {
+    return model(model_number).variants[static_cast<size_t>(variant)].code;
+  }
+  int code(const Start& start) const { return code(start.model, start.variant); }
   bool shares(const Start& start) const {
-    return code(start) >= 0 && passes(variant_of(start), start.rows) == 1;
+    return code(start) >= 0 && start.beside == 0 && passes(variant_of(start), start.rows) == 1;
   }
 
   /// The most urgent that was not looked at yet; false when there is none, or no room.
@@ -435,14 +448,14 @@ class Deciding {
     if (free_[static_cast<size_t>(machine)] == 0) return false;
     least_used_ = INFINITY;
     double most_used = 0;
-    for (size_t f = 0; f < next_.size(); ++f) {
+    for (const size_t f : active_) {
       if (!waits(f)) continue;
       const double used = used_[static_cast<size_t>(window_.flows()[f].tenant)];
       least_used_ = std::min(least_used_, used), most_used = std::max(most_used, used);
     }
     int chosen = -1;
     std::optional<Rank> best;
-    for (size_t f = 0; f < next_.size(); ++f) {
+    for (const size_t f : active_) {
       if (!waits(f) || skipped_[f]) continue;
       const Rank at = rank(f, machine);
       if (!best || at < *best) best = at, chosen = static_cast<int>(f);
@@ -469,7 +482,7 @@ class Deciding {
   bool start_on(size_t f, int machine, bool may_hold) {
     const ModelTimes& timed = model_of(f);
     const auto m = static_cast<size_t>(window_.flows()[f].model);
-    const int free = free_[static_cast<size_t>(machine)], others = claims() - 1;
+    const int free = free_[static_cast<size_t>(machine)], others = claims_ - 1 - gathering_;
     const int share = policy_.narrow ? free / (1 + others + coming(f)) : window_.slots(),
               least = narrowest(timed);
     const int room = std::max(share, least);
@@ -494,7 +507,7 @@ class Deciding {
     if (chosen < 0) return false;
     const VariantTime& variant = timed.variants[static_cast<size_t>(chosen)];
     if ((may_hold && others > 0 && waits_for_partner(f, m, variant)) ||
-        waits_for_instances(f, m, variant)) {
+        waits_for_instances(f, variant, machine)) {
       held_[f] = true;
       return false;
     }
@@ -511,6 +524,7 @@ class Deciding {
     start.jobs.push_back(head(f)), start.rows = head(f).rows;
     ++next_[f];
     if (policy_.batches) join(start, variant.batch, now_ + time);
+<<<<<<< HEAD
     take(start);
     begin(std::move(start));
     return true;
@@ -519,6 +533,9 @@ class Deciding {
   /// The requests of a start wait no more, and its tenants have had its slots.
   void take(const Start& start) {
     left_[static_cast<size_t>(start.model)] -= static_cast<int>(start.jobs.size());
+=======
+    left_[m] -= static_cast<int>(start.jobs.size()), claims_ -= static_cast<int>(start.jobs.size());
+>>>>>>> sharing
     for (const Job& job : start.jobs)
       used_[static_cast<size_t>(job.tenant)] +=
           slot_time(start, job) / window_.tenants()[static_cast<size_t>(job.tenant)].weight;
@@ -529,12 +546,8 @@ class Deciding {
   int coming(size_t f) const {
     if (!policy_.foresee) return 0;
     const auto runs = static_cast<double>(quickest(model_of(f), head(f).rows).count());
-    double count = 0;
-    for (size_t m = 0; m < left_.size(); ++m)
-      if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever)
-        count += runs / std::max(static_cast<double>(gap.count()), 1.0);
     constexpr double kUnlikely = 0.02;
-    return static_cast<int>(std::ceil(count - kUnlikely));
+    return static_cast<int>(std::ceil(runs * rate_ - kUnlikely));
   }
 
   static int narrowest(const ModelTimes& timed) {
@@ -565,7 +578,8 @@ class Deciding {
   /// Whether the next request of the model may well come before this one has to be started, and
   /// shares its launch.
   bool waits_for_partner(size_t f, size_t m, const VariantTime& variant) const {
-    if (!policy_.hold || !policy_.batches || left_[m] >= batch_[m] || head(f).deadline == kNever)
+    if (!policy_.hold || !policy_.batches || left_[m] >= largest(model_of(f)) ||
+        head(f).deadline == kNever)
       return false;
     const Time gap = window_.gap(static_cast<int>(m));
     if (gap == kNever) return false;
@@ -575,30 +589,125 @@ class Deciding {
     return false;
   }
 
-  /// Whether a request of another model whose program has the same code is about to come, so that
-  /// both share a launch. Asks to be woken when it has waited long enough.
-  bool waits_for_instances(size_t f, size_t m, const VariantTime& variant) {
-    const Time until = head(f).arrival + policy_.gather;
-    if (!policy_.instances || variant.code < 0 || now_ >= until) return false;
-    if (head(f).deadline != kNever &&
-        until + scaled(expected(f, variant), policy_.margin) > head(f).deadline)
+  /// Whether a request waits, so that others of models whose programs have the same code start
+  /// together with it: for those that are about to come (comes_another), or where more wait than
+  /// there is room for, for runs that are about to end. It keeps its slots meanwhile.
+  bool waits_for_instances(size_t f, const VariantTime& variant, int machine) {
+    if (!policy_.instances || policy_.gather <= Time(0) || variant.code < 0 || gathered_[f] ||
+        passes(variant, head(f).rows) > 1)
       return false;
-    for (size_t other = 0; other < left_.size(); ++other) {
-      if (other == m || left_[other] > 0) continue;
-      const auto& variants = model(static_cast<int>(other)).variants;
-      if (std::none_of(variants.begin(), variants.end(),
-                       [&](const VariantTime& one) { return one.code == variant.code; }))
-        continue;
-      // One that is far overdue is not expected any more.
-      const Time next = window_.next(static_cast<int>(other));
-      if (next == kNever || next > until ||
-          now_ - next > window_.gap(static_cast<int>(other)) / 2 ||
-          window_.running_of(static_cast<int>(other)) > 0)
-        continue;
-      wake(until);
-      return true;
+    const Time runs = expected(f, variant);
+    const std::vector<bool>& same = models_of_code(variant.code);
+    int wait = 0;     // requests of the code
+    bool all = true;  // of its models have one
+    for (size_t m = 0; m < same.size(); ++m)
+      if (same[m]) wait += left_[m], all &= left_[m] > 0;
+    Time until{0};
+    const int room = free_[static_cast<size_t>(machine)] / variant.width;
+    if (wait - gathering_of(variant.code) > room)
+      until = merges(machine, variant, same);
+    else if (!all && room > 1 && another_comes(same))
+      until = from_one_to_the_next(f, same, runs);
+    if (now_ >= until) return false;
+    if (head(f).deadline != kNever && until + scaled(runs, policy_.margin) > head(f).deadline)
+      return false;
+    gathers_[f] = {machine, variant.width, variant.code, until};
+    free_[static_cast<size_t>(machine)] -= variant.width, ++gathering_;
+    return true;
+  }
+
+  int gathering_of(int code) const {
+    return static_cast<int>(
+        std::count_if(gathers_.begin(), gathers_.end(),
+                      [&](const Gathers& one) { return one.width > 0 && one.code == code; }));
+  }
+
+  /// For Policy::gather behind the last that came, and all in all for no longer than its program
+  /// runs.
+  Time from_one_to_the_next(size_t f, const std::vector<bool>& same, Time runs) const {
+    Time last = head(f).arrival;
+    for (const size_t other : active_)
+      if (waits(other) && same[static_cast<size_t>(window_.flows()[other].model)])
+        last = std::max(last, head(other).arrival);
+    return std::min(last + policy_.gather, head(f).arrival + std::max(policy_.gather, runs));
+  }
+
+  /// For Policy::gather behind the last run that ended, where another of the code is predicted to
+  /// end by then.
+  Time merges(int machine, const VariantTime& variant, const std::vector<bool>& same) const {
+    const Time until = window_.ended(machine) + policy_.gather;
+    for (const Running& run : window_.running()) {
+      const Time end = run.started + run.predicted;
+      if (run.machine == machine && same[static_cast<size_t>(run.model)] &&
+          code(run.model, run.variant) == variant.code && end <= until &&
+          end + policy_.gather > now_)
+        return until;
     }
-    return false;
+    return Time(0);
+  }
+
+  /// By model: whether it has a program of a code.
+  const std::vector<bool>& models_of_code(int code) {
+    if (code_ == code) return of_code_;
+    code_ = code, of_code_.assign(left_.size(), false);
+    for (size_t m = 0; m < left_.size(); ++m) {
+      const auto& variants = model(static_cast<int>(m)).variants;
+      of_code_[m] = std::any_of(variants.begin(), variants.end(),
+                                [&](const VariantTime& one) { return one.code == code; });
+    }
+    return of_code_;
+  }
+
+  /// Whether, as often as not, another model's request has followed within Policy::gather where so
+  /// many had come so close to one another as have now.
+  bool another_comes(const std::vector<bool>& same) const {
+    constexpr int kLooked = 8;  // groups of requests before this one
+    const auto& arrived = window_.arrived();
+    std::set<int> group;
+    size_t now = 0;  // models of the newest group
+    int looked = -1, reached = 0, beyond = 0;
+    Time later = now_;
+    for (auto at = arrived.rbegin(); at != arrived.rend() && looked < kLooked; ++at) {
+      if (!same[static_cast<size_t>(at->model)]) continue;
+      if (later - at->at > policy_.gather) {
+        if (looked++ < 0)
+          now = std::max<size_t>(group.size(), 1);
+        else
+          reached += group.size() >= now, beyond += group.size() > now;
+        group.clear();
+      }
+      group.insert(at->model), later = at->at;
+    }
+    return reached > 0 && 2 * beyond >= reached;
+  }
+
+  /// Nobody gathers any more where others want slots, or where one of the code starts. Whether any
+  /// did.
+  bool stop_gathering() {
+    if (gathering_ == 0) return false;
+    bool any = false;
+    const auto of_a_gathering_code = [&](size_t f) {
+      const auto& variants = model_of(f).variants;
+      return std::any_of(variants.begin(), variants.end(), [&](const VariantTime& one) {
+        return one.code >= 0 && gathering_of(one.code) > 0;
+      });
+    };
+    bool wanted = false;
+    for (const size_t f : active_)
+      wanted |= waits(f) && gathers_[f].width == 0 && model_of(f).away == Time(0) &&
+                !of_a_gathering_code(f);
+    for (const size_t f : active_) {
+      Gathers& each = gathers_[f];
+      if (each.width == 0) continue;
+      const bool together =
+          std::any_of(made_.starts.begin(), made_.starts.end(), [&](const Start& start) {
+            return start.machine == each.machine && shares(start) && code(start) == each.code;
+          });
+      if (!wanted && !together) continue;
+      free_[static_cast<size_t>(each.machine)] += each.width, --gathering_;
+      each = {}, gathered_[f] = any = true, skipped_[f] = false;
+    }
+    return any;
   }
 
   /// Keeps slots of a machine for a request that can be in time on them when they become free,
@@ -632,6 +741,7 @@ class Deciding {
   const Time now_;
   const Policy& policy_;
   std::vector<Place> next_;           // by flow: the first that is neither taken nor given up
+  std::vector<size_t> active_;        // flows where somebody waited
   std::vector<bool> skipped_;         // by flow: not now
   std::vector<int> free_, programs_;  // by machine
   int last_turn_ = -1;
@@ -642,10 +752,21 @@ class Deciding {
     Time at;
     int beside;
   };  // from then on; slots that are free beside it
-  std::vector<Reserved> reserved_;  // by machine; kNever: none
-  std::vector<int> left_, batch_;   // by model: requests that nobody took yet, the largest batch
+  std::vector<Reserved> reserved_;       // by machine; kNever: none
+  std::vector<int> left_;                // by model: requests that nobody took yet
+  int claims_ = 0;                       // of all models
+  double rate_ = 0;                      // requests that are likely to come, a nanosecond
   std::vector<bool> held_, straggling_;  // by flow
-  std::vector<double> used_;             // by tenant
+  struct Gathers {
+    int machine = 0, width = 0, code = -1;  // width: of the slots that are kept for it; 0: none
+    Time until{0};
+  };
+  std::vector<Gathers> gathers_;  // by flow
+  std::vector<bool> gathered_;    // by flow: it waits no more for others of its code
+  int gathering_ = 0;             // flows that do
+  int code_ = -1;                 // of_code_ is of
+  std::vector<bool> of_code_;
+  std::vector<double> used_;  // by tenant
   double least_used_ = 0;
   Decisions made_;
 };

@@ -14,8 +14,10 @@
 /// become one batch. Its width is its part of the free slots: all of them when nobody else waits,
 /// fewer when others do, more again when the deadline asks for it; who is likely to come soon
 /// counts as waiting. Where there is no room for all, what takes least of the machine for a row.
-/// Starts whose programs have the same code, of models with weights of their own, share a launch; a
-/// request waits a few microseconds for those that are about to ask for such.
+/// Starts whose programs have the same code, of models with weights of their own, share a launch. A
+/// request waits a few microseconds, from one to the next, where others of its code have come so
+/// close behind one another of late, while nobody else wants the slots; they start together when as
+/// many have come as do usually, or none any more.
 /// Who would meet a better batch may be held while slack allows, if others take the slots
 /// meanwhile. Who is neglected and finds too few free slots gets those reserved that become free
 /// next: others fill the gap if they end before.

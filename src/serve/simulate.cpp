@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <map>
+#include <utility>
 
 #include "base/check.h"
 
@@ -158,6 +161,7 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
   std::vector<std::vector<int64_t>> latencies(report.tenants.size());
   std::vector<double> had(report.tenants.size(), 0);
   Random random(options.seed);
+  std::deque<Arrival> following;  // by time
   const auto ended = [&](const Job& job, Time at, bool answered, Why why) {
     Attainment& of = report.tenants[static_cast<size_t>(job.tenant)];
     if (answered) {
@@ -165,13 +169,25 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
       latencies[static_cast<size_t>(job.tenant)].push_back((at - job.arrival).count());
     }
     if (options.ended) options.ended(job.key, at, answered, why);
+    if (options.follows)
+      if (auto again = options.follows(job, at)) {
+        again->at = std::max(again->at, at);
+        const auto later = [](Time time, const Arrival& other) { return time < other.at; };
+        following.insert(std::upper_bound(following.begin(), following.end(), again->at, later),
+                         *again);
+      }
   };
   size_t next = 0;
+  uint64_t key = 0;
+  const auto comes = [&] {
+    return std::min(next < arrivals.size() ? arrivals[next].at : kNever,
+                    following.empty() ? kNever : following.front().at);
+  };
   double busy = 0;
   Time now{0}, wake = kNever;
   while (true) {
     const double end = truth.next_end();
-    Time at = std::min(next < arrivals.size() ? arrivals[next].at : kNever, wake);
+    Time at = std::min(comes(), wake);
     if (end < static_cast<double>(at.count())) at = Time(static_cast<int64_t>(end));
     if (at == kNever) break;
     now = std::max(now, at);
@@ -188,9 +204,14 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
         ended(job, now, true, Why::kInTurn);
       }
     }
-    for (; next < arrivals.size() && arrivals[next].at <= now; ++next) {
-      const Arrival& arrival = arrivals[next];
-      const Job job{.key = next + 1,
+    while (comes() <= now) {
+      const bool follows = next == arrivals.size() || arrivals[next].at > comes();
+      const Arrival arrival = follows ? following.front() : arrivals[next];
+      if (follows)
+        following.pop_front();
+      else
+        ++next;
+      const Job job{.key = ++key,
                     .model = arrival.model,
                     .tenant = arrival.tenant >= 0 ? arrival.tenant : arrival.model,
                     .priority = arrival.priority,
@@ -218,7 +239,18 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
       ++report.tenants[static_cast<size_t>(given.job.tenant)].given_up;
       ended(given.job, now, false, given.why);
     }
+    std::map<int, size_t> together;
+    const auto count = [&](size_t runs) {
+      if (report.groups.size() <= runs) report.groups.resize(runs + 1, 0);
+      ++report.groups[runs];
+    };
+    std::map<int, double> factors;  // by shared launch: its slowest run is its end
+    std::vector<std::pair<int, Live>> begun;
     for (Start& start : decisions.starts) {
+      if (start.launch > 0)
+        ++together[start.launch];
+      else
+        count(1);
       const ModelTimes& model = times.models[static_cast<size_t>(start.model)];
       const VariantTime& variant = model.variants[static_cast<size_t>(start.variant)];
       const auto tenant = static_cast<size_t>(start.jobs.front().tenant);
@@ -236,8 +268,14 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
       ++report.launches, report.wide_launches += start.slots == machine.slots;
       if (start.jobs.size() > 1) report.joined += static_cast<int64_t>(start.jobs.size());
       live.jobs = std::move(start.jobs);
+      if (start.launch > 0) factors[start.launch] = std::max(factors[start.launch], live.factor);
+      begun.emplace_back(start.launch, std::move(live));
+    }
+    for (auto& [launch, live] : begun) {
+      if (launch > 0) live.factor = factors[launch];
       truth.start(std::move(live), static_cast<double>(now.count()));
     }
+    for (const auto& [launch, runs] : together) count(runs);
   }
   report.ended = now, report.all.name = "all";
   std::vector<int64_t> all;

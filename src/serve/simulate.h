@@ -52,6 +52,9 @@ struct SimulationOptions {
   std::function<void(const Window&, const Decisions&, Time)>
       decided;  // sees all, for tests; the window before they are applied
   std::function<void(uint64_t key, Time at, bool answered, Why why)> ended;  // each request, once
+  /// A request that follows the end of another, as of a client that asks again; nothing: none does.
+  /// It comes no earlier than that end.
+  std::function<std::optional<Arrival>(const Job& job, Time at)> follows;
 };
 
 /// Of a tenant, or of all.
@@ -77,8 +80,10 @@ struct SimulationReport {
   Time ended{0};
   double asked_per_s = 0, goodput_per_s = 0;  // goodput: answers in time
   double busy = 0;                            // slots that ran programs, of all, over the time
-  int64_t launches = 0, wide_launches = 0, joined = 0;  // joined: requests that shared a launch
-  double seconds = 0;                                   // that simulating took
+  int64_t launches = 0, wide_launches = 0, joined = 0;  // joined: requests that shared a run
+  /// Of launches that one or more runs share, by how many do: [1] are alone.
+  std::vector<int64_t> groups;
+  double seconds = 0;  // that simulating took
 };
 
 SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arrival>& arrivals,

@@ -89,6 +89,16 @@ void Window::arrive(const Job& job, const Policy& policy) {
   else if (gap.last >= Time(0))
     gap.mean = job.arrival - gap.last;
   gap.last = job.arrival;
+  constexpr size_t kArrived = 128;  // chosen: what a few groups of a dozen take
+  if (arrived_.size() == kArrived) arrived_.pop_front();
+  arrived_.push_back({job.arrival, job.model});
+}
+
+void Window::forget(int model) {
+  const auto number = static_cast<size_t>(model);
+  if (number < gaps_.size()) gaps_[number] = {};
+  if (number < caution_.size()) caution_[number] = 1;
+  std::erase_if(arrived_, [&](const Arrived& one) { return one.model == model; });
 }
 
 void Window::left(const Job& job) {
@@ -160,6 +170,8 @@ void Window::finish(uint64_t run, Time took, const Policy& policy) {
                                [&](const Running& one) { return one.id == run; });
   CHECK(at != running_.end(), "run {} ends, and does not run", run);
   free_[static_cast<size_t>(at->machine)] += at->slots;
+  Time& ended = ended_[static_cast<size_t>(at->machine)];
+  ended = std::max(ended, at->started + took);
   if (at->predicted > Time(0)) {
     // Two runs of more than twice the time are enough to be noticed, one of less than that is not.
     constexpr double kNew = 0.35, kBack = 0.8;

@@ -7,6 +7,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -118,7 +119,10 @@ struct Running {
 
 class Window {
  public:
-  Window(int machines, int slots) : slots_(slots), free_(static_cast<size_t>(machines), slots) {}
+  Window(int machines, int slots)
+      : slots_(slots),
+        free_(static_cast<size_t>(machines), slots),
+        ended_(static_cast<size_t>(machines), -kNever) {}
 
   // ---- what happens ----
   int add_tenant(double weight);
@@ -130,6 +134,9 @@ class Window {
   uint64_t apply(const Decisions& decisions, const Policy& policy, Time now);
   /// `took`: how long it ran. Measured times move what is known of its tenant.
   void finish(uint64_t run, Time took, const Policy& policy);
+  /// A model is gone, and nothing of it waits or runs: what was learnt of it is not the next one's
+  /// that gets its number.
+  void forget(int model);
 
   // ---- what is ----
   int machines() const { return static_cast<int>(free_.size()); }
@@ -140,6 +147,8 @@ class Window {
   const std::vector<Flow>& flows() const { return flows_; }
   const std::vector<Tenant>& tenants() const { return tenants_; }
   const std::vector<Running>& running() const { return running_; }
+  /// When a run of a machine ended last.
+  Time ended(int machine) const { return ended_[static_cast<size_t>(machine)]; }
   int waiting() const { return waiting_; }
   int waiting_of(int model) const {
     return static_cast<size_t>(model) < by_model_.size() ? by_model_[static_cast<size_t>(model)]
@@ -151,11 +160,12 @@ class Window {
     return static_cast<size_t>(model) < gaps_.size() ? gaps_[static_cast<size_t>(model)].mean
                                                      : kNever;
   }
-  /// When the next request of a model is expected, by its gaps; kNever before the second.
-  Time next(int model) const {
-    const Time mean = gap(model);
-    return mean == kNever ? kNever : gaps_[static_cast<size_t>(model)].last + mean;
-  }
+  /// Some of the requests that came last, of models that are still there, the newest last.
+  struct Arrived {
+    Time at{0};
+    int model = -1;
+  };
+  const std::deque<Arrived>& arrived() const { return arrived_; }
   /// By what the wait that is predicted for a request of a model is multiplied at admission: 1, and
   /// more where more of those that were admitted missed their deadline than Policy::promise allows.
   double caution(int model) const {
@@ -170,6 +180,7 @@ class Window {
   void judge(int model, bool in_time, const Policy& policy);
   int slots_;
   std::vector<int> free_;
+  std::vector<Time> ended_;  // by machine
   std::vector<Flow> flows_;
   std::map<std::tuple<int, int, int, bool>, int> flow_of_;
   std::vector<Tenant> tenants_;
@@ -180,6 +191,7 @@ class Window {
   };
   std::vector<Gap> gaps_;        // by model
   std::vector<double> caution_;  // by model
+  std::deque<Arrived> arrived_;
   uint64_t next_run_ = 1;
   int waiting_ = 0, last_flow_ = -1;
 };

@@ -11,18 +11,18 @@ namespace obelisk::runtime::cuda {
 CudaContext::~CudaContext() {
   InContext here(gpu_);
   if (stream_) driver_.StreamSynchronize(stream_);
-  if (has_run_ && last_stream_ != stream_ && ran_) driver_.EventSynchronize(ran_);
+  if (under_way_ && last_stream_ != stream_ && ran_) driver_.EventSynchronize(ran_);
   if (graph_) driver_.GraphExecDestroy(graph_);
   if (plain_) driver_.GraphDestroy(plain_);
   for (Handle event : {ran_, from_, to_, sleep_})
     if (event) driver_.EventDestroy(event);
   if (stream_) driver_.StreamDestroy(stream_);
-  if (pinned_) driver_.MemFreeHost(pinned_);
   if (watch_) driver_.MemFreeHost(watch_);
   if (ended_) driver_.MemFreeHost(ended_);
   for (const auto& [count, graph] : graphs_) driver_.GraphExecDestroy(graph);
-  for (Memory* each : {&arena_, &counter_, &port_table_, &staging_, &aside_, &records_, &table_})
+  for (Memory* each : {&arena_, &counter_, &port_table_, &aside_, &records_, &table_})
     each->release();
+  staged_in_.release(), staged_out_.release();
   --executable_->contexts_;
 }
 
@@ -84,25 +84,30 @@ Result<bool> CudaContext::lies_on_device(const void* pointer) const {
   return code == 0 && kind == kMemoryDevice;
 }
 
-/// Memory for the host's arrays, when the first one comes.
+/// Memory for the host's arrays, when the first one comes. That of programs whose runs share
+/// launches lies beside that of others.
 Status CudaContext::reserve_staging() {
-  if (pinned_) return ok_status();
+  if (staged_in_) return ok_status();
   const Program& p = program();
   offsets_.clear();
-  int64_t total = 0;
-  for (const auto* ports : {&p.inputs, &p.outputs})
+  Staging in, out;
+  for (const auto* ports : {&p.inputs, &p.outputs}) {
+    int64_t total = 0;
     for (const Port& port : *ports)
-      offsets_.push_back(total), total += (port.type.bytes() + 255) / 256 * 256;
-  TRY_STATUS(staging_.reserve(total, "inputs and outputs"));
+      offsets_.push_back(total),
+          total += (port.type.bytes() + kStagedAlign - 1) / kStagedAlign * kStagedAlign;
+    TRY((ports == &p.inputs ? in : out), Staging::take(gpu_, total, of_instances()));
+  }
+  staged_in_ = std::move(in), staged_out_ = std::move(out);
   for (size_t k = 0; k < offsets_.size(); ++k)
-    staged_[k] = staging_.at() + static_cast<uint64_t>(offsets_[k]);
-  return check(driver_.MemHostAlloc(&pinned_, static_cast<size_t>(std::max<int64_t>(total, 16)), 0),
-               "pinned memory for inputs and outputs");
+    staged_[k] = (k < p.inputs.size() ? staged_in_ : staged_out_).device() +
+                 static_cast<uint64_t>(offsets_[k]);
+  return ok_status();
 }
 
 /// Tells the GPU where this run's ports are, when they are elsewhere than in the last.
 Status CudaContext::bind(Handle stream) {
-  if (has_run_ && last_stream_ != stream)
+  if (under_way_ && last_stream_ != stream)
     TRY_STATUS(check(driver_.StreamWaitEvent(stream, ran_, 0), "wait for the run before"));
   last_stream_ = stream;
   if (record_.ports == 0) {
@@ -266,6 +271,7 @@ Status CudaContext::packs_fit(std::span<const void* const> inputs, std::span<voi
     const Port& port = in ? p.inputs[k] : p.outputs[k - inputs.size()];
     const auto address = reinterpret_cast<uintptr_t>(pointer);
     if (port.type.bytes() == 0 || address % 16 == 0) continue;
+    InContext here(gpu_);
     TRY(const bool there, lies_on_device(pointer));
     if (!there) continue;
     return Error{
@@ -283,7 +289,6 @@ Status CudaContext::admit(std::span<const void* const> inputs, std::span<void* c
         "{} inputs and {} outputs given, {} and {} needed", inputs.size(), outputs.size(),
         p.inputs.size(), p.outputs.size());
   if (broken_) return *broken_;
-  InContext here(gpu_);
   return failed(packs_fit(inputs, outputs));
 }
 
@@ -310,43 +315,61 @@ Status CudaContext::wait_for_stream() {
 }
 
 Status CudaContext::take_inputs(std::span<const void* const> inputs, std::span<void* const> outputs,
-                                Handle stream) {
+                                std::vector<StagedCopy>& copies) {
   const Program& p = program();
   for (size_t k = 0; k < ports_.size(); ++k) {
     const bool in = k < inputs.size();
     const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
     const int64_t bytes = (in ? p.inputs[k] : p.outputs[k - inputs.size()]).type.bytes();
-    TRY(const bool there, lies_on_device(pointer));
-    if (there) {
-      ports_[k] = reinterpret_cast<DevicePointer>(pointer);
-      continue;
+    if (!is_own(k, pointer)) {
+      TRY(const bool there, lies_on_device(pointer));
+      if (there) {
+        ports_[k] = reinterpret_cast<DevicePointer>(pointer);
+        continue;
+      }
+      TRY_STATUS(reserve_staging());
+      if (in && bytes > 0) memcpy(pinned(k), pointer, static_cast<size_t>(bytes));
     }
-    TRY_STATUS(reserve_staging());
     ports_[k] = staged_[k];
-    if (!in || bytes == 0) continue;
-    char* pinned = static_cast<char*>(pinned_) + offsets_[k];
-    if (pinned != pointer) memcpy(pinned, pointer, static_cast<size_t>(bytes));
-    TRY_STATUS(
-        check(driver_.CopyToDeviceAsync(staged_[k], pinned, static_cast<size_t>(bytes), stream),
-              "copy an input"));
+    if (in && bytes > 0) copies.push_back({pinned(k), staged_[k], static_cast<size_t>(bytes)});
   }
+  return ok_status();
+}
+
+Status CudaContext::begin(Handle stream) {
   TRY_STATUS(place_ports());
   TRY_STATUS(bind(stream));
   return transfer(before_, stream);
 }
 
-Status CudaContext::send_outputs(Handle stream) {
+Status CudaContext::end(Handle stream, std::vector<StagedCopy>& copies) {
   const Program& p = program();
-  TRY_STATUS(copies(stream));
+  TRY_STATUS(this->copies(stream));
   TRY_STATUS(transfer(behind_, stream));
   for (size_t k = 0; k < p.outputs.size(); ++k) {
     const auto bytes = static_cast<size_t>(p.outputs[k].type.bytes());
     const size_t port = p.inputs.size() + k;
     if (ports_[port] == staged_[port] && bytes)
-      TRY_STATUS(check(driver_.CopyToHostAsync(static_cast<char*>(pinned_) + offsets_[port],
-                                               staged_[port], bytes, stream),
-                       "copy an output"));
+      copies.push_back({pinned(port), staged_[port], bytes});
   }
+  return ok_status();
+}
+
+Status CudaContext::copy_inputs(std::vector<StagedCopy>& copies, Handle stream) const {
+  join_neighbours(copies);
+  for (const StagedCopy& each : copies)
+    TRY_STATUS(check(driver_.CopyToDeviceAsync(each.device, each.host, each.bytes, stream),
+                     "copy inputs"));
+  copies.clear();
+  return ok_status();
+}
+
+Status CudaContext::copy_outputs(std::vector<StagedCopy>& copies, Handle stream) const {
+  join_neighbours(copies);
+  for (const StagedCopy& each : copies)
+    TRY_STATUS(
+        check(driver_.CopyToHostAsync(each.host, each.device, each.bytes, stream), "copy outputs"));
+  copies.clear();
   return ok_status();
 }
 
@@ -354,20 +377,23 @@ void CudaContext::hand_out(std::span<void* const> outputs) {
   const Program& p = program();
   for (size_t k = 0; k < outputs.size(); ++k) {
     const size_t port = p.inputs.size() + k;
-    if (ports_[port] == staged_[port] && pinned_)
-      memcpy(outputs[k], static_cast<char*>(pinned_) + offsets_[port],
-             static_cast<size_t>(p.outputs[k].type.bytes()));
+    if (staged_out_ && ports_[port] == staged_[port] && !is_own(port, outputs[k]))
+      memcpy(outputs[k], pinned(port), static_cast<size_t>(p.outputs[k].type.bytes()));
   }
-  has_run_ = true;
+  has_run_ = true, under_way_ = false;
 }
 
 Status CudaContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
   TRY_STATUS(admit(inputs, outputs));
   InContext here(gpu_);
   const auto whole = [&]() -> Status {
-    TRY_STATUS(take_inputs(inputs, outputs, stream_));
+    copies_.clear();
+    TRY_STATUS(take_inputs(inputs, outputs, copies_));
+    TRY_STATUS(copy_inputs(copies_, stream_));
+    TRY_STATUS(begin(stream_));
     TRY_STATUS(launch(stream_, graph_, 0));
-    TRY_STATUS(send_outputs(stream_));
+    TRY_STATUS(end(stream_, copies_));
+    TRY_STATUS(copy_outputs(copies_, stream_));
     TRY_STATUS(wait_for_stream());
     hand_out(outputs);
     return ok_status();
@@ -400,7 +426,7 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
     TRY_STATUS(launch(on, graph_, 0));
     TRY_STATUS(copies(on));
     TRY_STATUS(transfer(behind_, on));
-    has_run_ = true;
+    has_run_ = under_way_ = true;
     return check(driver_.EventRecord(ran_, on), "record an event");
   };
   return failed(whole());
@@ -408,7 +434,7 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
 
 Status CudaContext::wait() {
   if (broken_) return *broken_;
-  if (!has_run_) return ok_status();
+  if (!under_way_) return ok_status();
   InContext here(gpu_);
   return failed(check(driver_.EventSynchronize(ran_), "wait for the runs"));
 }

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "runtime/cuda/executable.h"
+#include "runtime/cuda/staging.h"
 
 namespace obelisk::runtime::cuda {
 
@@ -37,7 +38,12 @@ class CudaContext : public Context {
   Result<std::byte*> input_memory(size_t input) override {
     InContext here(gpu_);
     TRY_STATUS(reserve_staging());
-    return static_cast<std::byte*>(pinned_) + offsets_[input];
+    return pinned(input);
+  }
+  Result<std::byte*> output_memory(size_t output) override {
+    InContext here(gpu_);
+    TRY_STATUS(reserve_staging());
+    return pinned(program().inputs.size() + output);
   }
   Result<std::vector<double>> device_us(int count) override;
   Result<std::vector<TaskTime>> task_times() override;
@@ -60,13 +66,17 @@ class CudaContext : public Context {
   Status admit(std::span<const void* const> inputs, std::span<void* const> outputs);
   Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);
   Status bind(Handle stream);
-  /// The parts of a run: inputs to the GPU; the launch; outputs on their way to the host; and, when
-  /// the stream's work has ended, to the caller.
+  /// The parts of a run: where the ports are, and which inputs are copied to the GPU; what goes
+  /// before the launch; the launch; what goes behind it, and which outputs are copied to the host;
+  /// and, when the stream's work has ended, those to the caller.
   Status take_inputs(std::span<const void* const> inputs, std::span<void* const> outputs,
-                     Handle stream);
+                     std::vector<StagedCopy>& copies);
+  Status begin(Handle stream);
   Status launch(Handle stream, Handle graph, DevicePointer stamps, unsigned instances = 1);
-  Status send_outputs(Handle stream);
+  Status end(Handle stream, std::vector<StagedCopy>& copies);
   void hand_out(std::span<void* const> outputs);
+  Status copy_inputs(std::vector<StagedCopy>& copies, Handle stream) const;
+  Status copy_outputs(std::vector<StagedCopy>& copies, Handle stream) const;
   Status copies(Handle stream);
   Status place_ports();
   struct Transfer {
@@ -78,13 +88,21 @@ class CudaContext : public Context {
   std::string late_tasks(uint64_t want) const;
   Status failed(Status status);
   Result<bool> lies_on_device(const void* pointer) const;
+  /// By port, into the context's memory for the host's arrays.
+  std::byte* pinned(size_t port) const {
+    const size_t inputs = program().inputs.size();
+    return (port < inputs ? staged_in_ : staged_out_).host() + offsets_[port];
+  }
+  bool is_own(size_t port, const void* pointer) const {
+    return staged_in_ && pointer == pinned(port);
+  }
 
   const std::shared_ptr<const CudaExecutable> executable_;
   const Gpu gpu_;
   const Driver& driver_;
   const int number_;
-  Memory arena_, counter_, port_table_, staging_;
-  void* pinned_ = nullptr;
+  Memory arena_, counter_, port_table_;
+  Staging staged_in_, staged_out_;
   ObkWatch* watch_ = nullptr;
   std::atomic<uint32_t>* ended_ = nullptr;  // runs that have ended, written by the GPU
   Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
@@ -98,12 +116,14 @@ class CudaContext : public Context {
   std::vector<DevicePointer> named_;
   std::map<unsigned, Handle> graphs_;  // by instances, from 2 on
   bool has_run_ = false;
+  bool under_way_ = false;  // behind ran_: a run that returned before its end
+  std::vector<StagedCopy> copies_;
   ObkProgram record_ = {};
   std::vector<DevicePointer> ports_, bound_;  // of this run; what the GPU's table holds
   std::vector<DevicePointer> staged_;         // by port
   std::vector<Transfer> before_, behind_;     // of outputs in place of inputs, this run
   Memory aside_;                              // for outputs that go there behind a run
-  std::vector<int64_t> offsets_;              // by port, into the staging
+  std::vector<int64_t> offsets_;              // by port, into staged_in_ or staged_out_
   std::optional<Error>
       broken_;  // what a run ended with; the GPU's context does not recover from it
 };

@@ -90,8 +90,11 @@ Status CudaContext::run_together(std::span<const SharedRun> runs) {
                                     program().sms, executable_->room_));
   InContext here(gpu_);
   const auto whole = [&]() -> Status {
+    copies_.clear();
     for (size_t k = 0; k < runs.size(); ++k)
-      TRY_STATUS(contexts[k]->take_inputs(runs[k].inputs, runs[k].outputs, stream_));
+      TRY_STATUS(contexts[k]->take_inputs(runs[k].inputs, runs[k].outputs, copies_));
+    TRY_STATUS(copy_inputs(copies_, stream_));
+    for (CudaContext* const each : contexts) TRY_STATUS(each->begin(stream_));
     TRY_STATUS(name_instances(contexts));
     Handle graph = nullptr;
     if (!mono()) {
@@ -102,7 +105,8 @@ Status CudaContext::run_together(std::span<const SharedRun> runs) {
       graph = made;
     }
     TRY_STATUS(launch(stream_, graph, 0, count));
-    for (CudaContext* const each : contexts) TRY_STATUS(each->send_outputs(stream_));
+    for (CudaContext* const each : contexts) TRY_STATUS(each->end(stream_, copies_));
+    TRY_STATUS(copy_outputs(copies_, stream_));
     TRY_STATUS(wait_for_stream());
     for (size_t k = 0; k < runs.size(); ++k) contexts[k]->hand_out(runs[k].outputs);
     return ok_status();

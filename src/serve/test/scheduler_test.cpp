@@ -133,6 +133,7 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
         ASSERT_GT(now + quick, given.job.deadline) << "given up too early";
       }
       std::map<int, const Start*> launches;
+      std::map<int, int> runs, slots_of;  // by launch
       for (const Start& start : decisions.starts) {
         const VariantTime& variant = times.models[static_cast<size_t>(start.model)]
                                          .variants[static_cast<size_t>(start.variant)];
@@ -141,6 +142,8 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
           ASSERT_GE(variant.code, 0);
           ASSERT_LE(start.rows, variant.batch) << "one run each";
           const Start& first = *launches.try_emplace(start.launch, &start).first->second;
+          ASSERT_LE(slots_of[start.launch] += start.slots, window.slots());
+          ++runs[start.launch];
           ASSERT_EQ(start.machine, first.machine);
           ASSERT_EQ(variant.code, times.models[static_cast<size_t>(first.model)]
                                       .variants[static_cast<size_t>(first.variant)]
@@ -190,6 +193,7 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
           ASSERT_EQ(start.jobs.size(), 1u);
         }
       }
+      for (const auto& [launch, count] : runs) ASSERT_GE(count, 2) << "it shares with nobody";
       // Work conserving: what stays could not run on what is left, or somebody has it reserved.
       if (policy.kind != PolicyKind::kVliw) {
         for (const int count : programs)
@@ -209,6 +213,34 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
       if (policy.shares && most - least > 0.5 * static_cast<double>(policy.share_slack.count()) *
                                               window.slots() * window.machines())
         return;  // behind: likewise
+      const auto of_code = [&](int model) {
+        const auto& variants = times.models[static_cast<size_t>(model)].variants;
+        return std::any_of(variants.begin(), variants.end(),
+                           [](const VariantTime& each) { return each.code >= 0; });
+      };
+      // For Policy::gather, where nobody else of any code waits; else for the time of its program.
+      const auto gathers = [&](const Job& job, int model, double slower) {
+        Time most = policy.gather;
+        for (const Flow& other : window.flows())
+          for (const auto& rest : other.waiting)
+            if (other.model != model && !taken.count(rest.job.key) && of_code(other.model))
+              for (const VariantTime& each : times.models[static_cast<size_t>(model)].variants)
+                most = std::max(
+                    most,
+                    Time(static_cast<int64_t>(
+                        slower * static_cast<double>(std::max(each.alone, each.beside).count()))));
+        if (!policy.instances || !of_code(model)) return false;
+        const Time until = job.arrival + most;
+        if (now < until && decisions.wake <= until) return true;
+        // Or for a run that is about to end.
+        return std::any_of(window.running().begin(), window.running().end(),
+                           [&](const Running& run) {
+                             const Time late = window.ended(run.machine) + policy.gather,
+                                        end = run.started + run.predicted;
+                             return of_code(run.model) && now < late && decisions.wake <= late &&
+                                    end <= late && end + policy.gather > now;
+                           });
+      };
       for (const Flow& flow : window.flows())
         for (const auto& one : flow.waiting) {
           if (taken.count(one.job.key)) continue;
@@ -229,14 +261,18 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
             if (one.job.deadline != kNever &&
                 static_cast<double>((one.job.deadline - now).count()) < nanos + 1)
               continue;
-            const Time until = one.job.arrival + policy.gather;
-            const bool gathers =
-                policy.instances && now < until && decisions.wake <= until &&
-                std::any_of(model.variants.begin(), model.variants.end(),
-                            [](const VariantTime& other) { return other.code >= 0; });
-            for (const int slots : free)
-              ASSERT_TRUE(gathers || slots < variant.width)
-                  << "request " << one.job.key << " waits, and there is room for it";
+            if (std::all_of(free.begin(), free.end(),
+                            [&](int slots) { return slots < variant.width; }))
+              continue;
+            // It gathers, then: for no longer than it may, and nobody else wants the slots.
+            ASSERT_TRUE(gathers(one.job, flow.model, slower))
+                << "request " << one.job.key << " waits, and there is room for it";
+            for (const Flow& other : window.flows())
+              for (const auto& rest : other.waiting) {
+                if (taken.count(rest.job.key)) continue;
+                ASSERT_TRUE(of_code(other.model)) << "request " << rest.job.key << " wants slots";
+                break;
+              }
           }
           break;  // of a flow the first is enough: who is behind it is not more urgent
         }
@@ -619,11 +655,11 @@ TEST(Scheduler, ModelsOfOneCodeShareALaunch) {
 }
 
 // Models 0, 1 and 2 ask every 4 ms. Who comes first waits for the others, but no longer than the
-// policy says, and not for one that has stopped to ask.
+// policy says from one to the next, and not for those that have stopped to ask.
 TEST(Scheduler, ARequestWaitsForThoseThatShareItsLaunch) {
   Policy policy = policy_named("vliw").value();
   policy.gather = 50us;
-  const Times times = of_one_code();
+  Times times = of_one_code();
   Window window(1, 32);
   window.add_tenant(1);
   uint64_t key = 0;
@@ -633,35 +669,154 @@ TEST(Scheduler, ARequestWaitsForThoseThatShareItsLaunch) {
     for (size_t k = 0; k < made.starts.size(); ++k) window.finish(first + k, 1ms, policy);
     return made;
   };
-  for (const Time at : {0ms, 4ms, 8ms})
-    for (int model = 0; model < 3; ++model) {
-      window.arrive({.key = key++, .model = model, .arrival = at}, policy);
-      if (model == 2) run_all(at + 60us);
-    }
   const auto arrives = [&](int model, Time at, Time deadline = kNever) {
     window.arrive({.key = key++, .model = model, .arrival = at, .deadline = deadline}, policy);
   };
+  for (const Time at : {0ms, 4ms, 8ms})
+    for (int model = 0; model < 3; ++model) {
+      arrives(model, at + 40us * model);
+      if (model == 2) run_all(at + 80us);
+    }
   arrives(0, 12ms);
   Decisions made = run_all(12ms);
   EXPECT_TRUE(made.starts.empty());
   EXPECT_EQ(made.wake, 12ms + 50us);
-  arrives(1, 12ms + 10us), arrives(2, 12ms + 20us);
-  made = run_all(12ms + 20us);
-  ASSERT_EQ(made.starts.size(), 3u);
+  arrives(1, 12ms + 40us);  // from one to the next
+  made = run_all(12ms + 40us);
+  EXPECT_TRUE(made.starts.empty());
+  EXPECT_EQ(made.wake, 12ms + 90us);
+  arrives(2, 12ms + 80us);
+  made = run_all(12ms + 80us);
+  ASSERT_EQ(made.starts.size(), 3u) << "all have come";
   for (const Start& start : made.starts) EXPECT_EQ(start.launch, 1);
+  // What has another code starts at once beside those that gather, and is no reason to stop.
+  arrives(0, 14ms), arrives(3, 14ms);
+  made = run_all(14ms);
+  ASSERT_EQ(made.starts.size(), 1u);
+  EXPECT_EQ(made.starts[0].model, 3);
   // Nobody else comes: it goes alone when the time is over.
-  arrives(0, 16ms);
-  EXPECT_TRUE(run_all(16ms).starts.empty());
-  made = run_all(16ms + 50us);
+  made = run_all(14ms + 50us);
   ASSERT_EQ(made.starts.size(), 1u);
   EXPECT_EQ(made.starts[0].launch, 0);
-  // The others are far overdue, or there is no slack: it does not wait.
+  // Its slack does not allow to wait.
+  arrives(0, 16ms, 16ms + 1120us);
+  EXPECT_EQ(run_all(16ms).starts.size(), 1u);
+  // One that has to start takes along who gathers.
   arrives(0, 20ms);
-  EXPECT_EQ(run_all(20ms).starts.size(), 1u);
-  arrives(1, 24ms), arrives(2, 24ms);
-  EXPECT_EQ(run_all(24ms + 60us).starts.size(), 2u);
-  arrives(0, 28ms, 28ms + 1020us);
-  EXPECT_EQ(run_all(28ms).starts.size(), 1u);
+  EXPECT_TRUE(run_all(20ms).starts.empty());
+  arrives(1, 20ms + 10us, 20ms + 1120us);
+  made = run_all(20ms + 10us);
+  ASSERT_EQ(made.starts.size(), 2u);
+  EXPECT_EQ(made.starts[0].launch, 1);
+  // Who gathers keeps no slots from others: where one finds none, all start.
+  arrives(0, 24ms);
+  EXPECT_TRUE(run_all(24ms).starts.empty());
+  times.models[3].variants[0].width = 32;
+  arrives(3, 24ms + 10us);
+  made = run_all(24ms + 10us);
+  ASSERT_GE(made.starts.size(), 1u);
+  // The others do not come any more: it learns not to wait.
+  int waited = 0;
+  for (Time at = 28ms; at < 68ms; at += 4ms) {
+    arrives(0, at);
+    waited += run_all(at).starts.empty();
+    run_all(at + 50us);
+  }
+  EXPECT_LE(waited, 8);
+  arrives(0, 68ms);
+  EXPECT_EQ(run_all(68ms).starts.size(), 1u);
+}
+
+/// Tenants of one code, each on an eighth of the machine.
+SimulatedMachine eight_tenants(Time alone, Time beside) {
+  SimulatedMachine machine{"", 128, {}};
+  for (int m = 0; m < 8; ++m)
+    machine.models.push_back({"m", {.variants = {{1, 16, alone, beside, 1}}}});
+  return machine;
+}
+double runs_of_a_launch(const SimulationReport& report) {
+  double runs = 0, launches = 0;
+  for (size_t size = 1; size < report.groups.size(); ++size)
+    runs += static_cast<double>(size) * static_cast<double>(report.groups[size]),
+        launches += static_cast<double>(report.groups[size]);
+  return runs / launches;
+}
+
+// Eight clients ask again a few microseconds after their answer, and their requests reach the
+// server one after the other: their runs become launches of seven or eight.
+TEST(Scheduler, ClosedLoopsOfOneCodeRunInStep) {
+  for (const bool instances : {true, false})
+    for (const Time gather : {10us, 0us}) {
+      const SimulatedMachine machine = eight_tenants(200us, 300us);
+      SimulationOptions options{.policy = policy_named("vliw").value(), .noise = 0};
+      options.policy.instances = instances, options.policy.gather = gather;
+      std::vector<Arrival> first;
+      for (int m = 0; m < 8; ++m) first.push_back({.at = 4us * m, .model = m});
+      std::mt19937 random(1);
+      uint64_t asked = 8;
+      Time last{0};
+      options.follows = [&](const Job& job, Time at) -> std::optional<Arrival> {
+        if (asked == 8000) return std::nullopt;
+        ++asked;
+        // A client wakes, and what submits takes one request after the other.
+        last = std::max(at + Time(pick(random, 2'000, 8'000)), last + 3us);
+        return Arrival{.at = last, .model = job.model};
+      };
+      const SimulationReport report = simulate(machine, first, options);
+      EXPECT_EQ(report.all.answered, 8000);
+      if (instances && gather > 0us) {
+        EXPECT_GE(runs_of_a_launch(report), 7);
+      }
+      if (!instances) {
+        EXPECT_EQ(runs_of_a_launch(report), 1);
+      }
+    }
+}
+
+// Requests at random: the more come, the more of them share a launch; where few come nobody waits.
+TEST(Scheduler, GroupsGrowWithTheLoad) {
+  const SimulatedMachine machine = eight_tenants(30us, 40us);
+  double before = 0;
+  for (const double load : {0.05, 0.4, 0.8, 1.2}) {
+    const double rate = load * 8 / 40e-6;
+    SimulationOptions options{.policy = policy_named("vliw").value()};
+    options.policy.admit_by_load = false, options.policy.drop = Drop::kPassed;
+    std::vector<Arrival> arrivals =
+        generate(machine, {.rate = rate, .requests = 20'000, .slack_factor = 50, .seed = 4});
+    const SimulationReport report = simulate(machine, arrivals, options);
+    const double now = runs_of_a_launch(report);
+    if (load < 0.1) {
+      EXPECT_LT(now, 1.2);
+      EXPECT_LT(report.all.p50_us, 36) << "few wait for others";
+    }
+    EXPECT_GT(now, before) << "at a load of " << load;
+    before = now;
+  }
+  EXPECT_GT(before, 3);
+}
+
+// What was learnt of a model is not of the next one that gets its number: neither how often it
+// asks nor how late its answers came.
+TEST(Scheduler, WhatWasLearntOfAModelGoesWithIt) {
+  const Policy policy;
+  const Times times{{{.variants = {{1, 4, 100us, 100us}}}}};
+  Window window(1, 4);
+  window.add_tenant(1);
+  for (uint64_t k = 1; k <= 20; ++k) {
+    const Time now = Time(1ms) * static_cast<int>(k);
+    window.arrive({.key = k, .arrival = now, .deadline = now + 200us}, policy);
+    const uint64_t run = window.apply(decide(window, times, now, policy), policy, now);
+    window.finish(run, 300us, policy);
+  }
+  EXPECT_GT(window.caution(0), 1);
+  EXPECT_EQ(window.gap(0), 1ms);
+  EXPECT_FALSE(window.arrived().empty());
+  window.forget(0);
+  EXPECT_EQ(window.caution(0), 1);
+  EXPECT_EQ(window.gap(0), kNever);
+  EXPECT_TRUE(window.arrived().empty());
+  window.arrive({.key = 21, .arrival = 60ms}, policy);
+  EXPECT_EQ(window.gap(0), kNever) << "its first request";
 }
 
 TEST(Scheduler, WhatWouldBeLateOnSlotsThatBecomeFreeOverlaps) {

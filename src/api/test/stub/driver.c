@@ -12,11 +12,14 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all below */
 static size_t allowed = (size_t)-1, taken = 0, mapped = 0, pinned = 0;
 static int in_flight = 0, most_in_flight = 0, launches = 0, failure = 0;
 static unsigned run_us = 0;
+static int calls = 0; /* that runs are made of */
+#define CALLED __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED)
 static __thread int launched = 0; /* runs of this thread that it has not waited for */
 static struct {
   char* at;
   size_t bytes;
 } blocks[4096], hosts[4096];
+static size_t top = 0; /* no block lies behind it */
 
 #define LOCKED(...)               \
   do {                            \
@@ -29,7 +32,8 @@ void stub_allow(size_t bytes) { LOCKED(allowed = bytes); } /* of memory altogeth
 size_t stub_taken(void) { return taken; }
 size_t stub_mapped(void) { return mapped; } /* of it, behind reserved addresses */
 size_t stub_pinned(void) { return pinned; } /* of the host's */
-void stub_run_us(unsigned us) { LOCKED(run_us = us, most_in_flight = 0, launches = 0); }
+void stub_run_us(unsigned us) { LOCKED(run_us = us, most_in_flight = 0, launches = calls = 0); }
+int stub_calls(void) { return calls; }
 int stub_most_in_flight(void) { return most_in_flight; }
 int stub_launches(void) { return launches; }
 void stub_fail(int code) { LOCKED(failure = code); } /* launches end with it; 0: no more */
@@ -38,29 +42,30 @@ void stub_fail(int code) { LOCKED(failure = code); } /* launches end with it; 0:
   int name(void) { return 0; }
 NOTHING(cuInit)
 NOTHING(cuDevicePrimaryCtxRelease_v2)
-NOTHING(cuCtxPushCurrent_v2)
 NOTHING(cuCtxSetCurrent)
 NOTHING(cuCtxSynchronize)
 NOTHING(cuModuleUnload)
 NOTHING(cuFuncSetAttribute)
 NOTHING(cuStreamDestroy_v2)
-NOTHING(cuStreamWaitEvent)
 NOTHING(cuEventDestroy_v2)
-NOTHING(cuEventRecord)
-NOTHING(cuLaunchKernel)
 NOTHING(cuGraphDestroy)
 NOTHING(cuGraphAddDependencies)
 NOTHING(cuGraphUpload)
-NOTHING(cuGraphExecKernelNodeSetParams_v2)
 NOTHING(cuGraphExecDestroy)
 NOTHING(cuTensorMapEncodeTiled)
+#define COUNTED(name) \
+  int name(void) { return CALLED, 0; }
+COUNTED(cuCtxPushCurrent_v2)
+COUNTED(cuStreamWaitEvent)
+COUNTED(cuEventRecord)
+COUNTED(cuLaunchKernel)
+COUNTED(cuGraphExecKernelNodeSetParams_v2)
 #define MAKES(name)       \
   int name(void** made) { \
     *made = &taken;       \
     return 0;             \
   }
 MAKES(cuDevicePrimaryCtxRetain)
-MAKES(cuCtxPopCurrent_v2)
 MAKES(cuModuleLoadData)
 MAKES(cuModuleGetFunction)
 MAKES(cuStreamCreate)
@@ -69,6 +74,7 @@ MAKES(cuGraphCreate)
 MAKES(cuGraphAddKernelNode_v2)
 MAKES(cuGraphInstantiateWithFlags)
 
+int cuCtxPopCurrent_v2(void** made) { return CALLED, *made = &taken, 0; }
 int cuDriverGetVersion(int* version) { return *version = 13020, 0; }
 int cuDeviceGetCount(int* count) { return *count = 1, 0; }
 int cuDeviceGet(int* device, int index) { return *device = index, 0; }
@@ -110,14 +116,14 @@ static int await(void) {
   LOCKED(in_flight -= launched, launched = 0);
   return failure;
 }
-int cuGraphLaunch(void) { return launch(); }
-int cuLaunchCooperativeKernel(void) { return launch(); }
+int cuGraphLaunch(void) { return CALLED, launch(); }
+int cuLaunchCooperativeKernel(void) { return CALLED, launch(); }
 /* The GPU writes behind a run, unless it is to forget it (1), or cannot (2: 801, not supported). */
 static int forgets_words = 0, forgotten = 0;
 void stub_forget_words(int how) { LOCKED(forgets_words = how, forgotten = 0); }
 int stub_forgotten(void) { return forgotten; }
 int cuStreamWriteValue32_v2(void* stream, unsigned long long at, unsigned value) {
-  (void)stream;
+  (void)stream, CALLED;
   if (forgets_words) {
     LOCKED(++forgotten);
     return forgets_words == 2 ? 801 : 0;
@@ -127,7 +133,7 @@ int cuStreamWriteValue32_v2(void* stream, unsigned long long at, unsigned value)
   return code;
 }
 int cuStreamSynchronize(void) { return await(); }
-int cuEventSynchronize(void) { return await(); }
+int cuEventSynchronize(void) { return CALLED, await(); }
 
 static int allocate(char** made, size_t bytes, size_t* count, void* list) {
   int code = 2;
@@ -136,6 +142,7 @@ static int allocate(char** made, size_t bytes, size_t* count, void* list) {
     if (block->at) continue;
     block->at = aligned_alloc(256, (bytes + 255) / 256 * 256), block->bytes = bytes;
     *count += bytes, *made = block->at, code = 0;
+    if (list == (void*)blocks && k >= top) top = k + 1;
     break;
   });
   return code;
@@ -158,11 +165,10 @@ int cuMemAlloc_v2(unsigned long long* at, size_t bytes) {
 }
 int cuMemFree_v2(unsigned long long at) { return release((char*)(size_t)at, &taken, blocks); }
 int cuPointerGetAttribute(void* value, int attribute, unsigned long long at) {
-  (void)attribute;
+  (void)attribute, CALLED;
   int code = 1;
-  LOCKED(for (size_t k = 0; k < sizeof blocks / sizeof *blocks;
-              ++k) if (blocks[k].at && at >= (size_t)blocks[k].at &&
-                       at < (size_t)blocks[k].at + blocks[k].bytes) *
+  LOCKED(for (size_t k = 0; k < top; ++k) if (blocks[k].at && at >= (size_t)blocks[k].at &&
+                                              at < (size_t)blocks[k].at + blocks[k].bytes) *
              (unsigned*)value = 2,
          code = 0);
   return code;
@@ -205,7 +211,7 @@ int cuMemSetAccess(void) { return 0; }
 
 int cuMemGetInfo_v2(size_t* left, size_t* all) { return *left = *all = (size_t)80 << 30, failure; }
 #define COPIES(name) \
-  int name(void* to, const void* from, size_t bytes) { return memcpy(to, from, bytes), 0; }
+  int name(void* to, const void* from, size_t bytes) { return CALLED, memcpy(to, from, bytes), 0; }
 COPIES(cuMemcpyHtoD_v2)
 COPIES(cuMemcpyDtoH_v2)
 COPIES(cuMemcpyHtoDAsync_v2)

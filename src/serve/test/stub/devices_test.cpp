@@ -27,6 +27,7 @@ size_t stub_pinned(void);
 void stub_run_us(unsigned us);
 int stub_most_in_flight(void);
 int stub_launches(void);
+int stub_calls(void);
 void stub_forget_words(int how);
 int stub_forgotten(void);
 void stub_fail(int code);
@@ -91,10 +92,10 @@ class Devices : public testing::TestWithParam<std::string> {
     std::ofstream(folder_ / name, std::ios::binary) << bytes;
     return (folder_ / name).string();
   }
-  std::shared_ptr<const Device> device(std::vector<int> widths = {132, 16},
-                                       bool instances = false) const {
+  std::shared_ptr<const Device> device(std::vector<int> widths = {132, 16}, bool instances = false,
+                                       std::optional<bool> spin = {}) const {
     if (!on_gpu()) return cpu_device(3, folder_.string(), instances);
-    auto made = gpu_device({.instances = instances, .widths = std::move(widths)});
+    auto made = gpu_device({.instances = instances, .widths = std::move(widths), .spin = spin});
     EXPECT_TRUE(made.ok()) << made.error().text();
     return made.value();
   }
@@ -217,6 +218,7 @@ TEST_P(Devices, ModelsOfOneCodeShareALaunch) {
   stub_run_us(10'000);
   int together = 0, saved = 0, answered = 0, failed = 0;
   for (uint32_t round = 0; round < kRounds; ++round) {
+    std::this_thread::sleep_for(5ms);  // a round is told from the next
     std::vector<std::future<Answer>> answers;
     for (uint32_t k = 0; k < kModels; ++k) {
       Request request = ask("m" + std::to_string(k), row(100 * round + k));
@@ -389,6 +391,52 @@ TEST_P(Gpu, WaitingThreadsSpinAndThenSleep) {
     EXPECT_EQ(stub_forgotten(), forgets ? 20 : 0);
     engine.reset();
     stub_forget_words(0);
+  }
+}
+
+// A run is six calls of the driver: its context is entered and left, inputs in, the launch, outputs
+// out, a word behind them; and one for each output that is an input or a weight, of which there are
+// two here. A launch of several runs, whose inputs lie side by side, takes the six once.
+TEST_P(Gpu, ALaunchTakesSixCallsOfTheDriverHoweverManyShareIt) {
+  constexpr int kModels = 4, kRounds = 20;
+  for (const bool instances : {false, true}) {
+    EngineOptions options;
+    options.device = device({16}, instances, true);
+    options.policy.gather = 5ms;
+    auto engine = this->engine(std::move(options));
+    for (int m = 0; m < kModels; ++m) {
+      const std::string name = "m" + std::to_string(m);
+      engine->add({.name = name, .path = write(name, network(8, static_cast<uint32_t>(m)))});
+      wait_for(*engine, name);
+    }
+    const auto rounds = [&](int count) {
+      for (int round = 0; round < count; ++round) {
+        std::this_thread::sleep_for(10ms);  // a round is told from the next
+        std::vector<std::future<Answer>> answers;
+        for (int m = 0; m < kModels; ++m)
+          answers.push_back(send(*engine, ask("m" + std::to_string(m), row(10 * round + m))));
+        for (int m = 0; m < kModels; ++m) {
+          const Answer answer = answers[static_cast<size_t>(m)].get();
+          ASSERT_EQ(answer.outcome, Outcome::kOk) << answer.error->text();
+          EXPECT_TRUE(holds(answer, "same", row(10 * round + m)));
+          EXPECT_TRUE(holds(answer, "weights", weights_of(8, static_cast<uint32_t>(m))));
+        }
+      }
+    };
+    stub_run_us(1'000);
+    rounds(5);
+    stub_run_us(1'000);
+    rounds(kRounds);
+    const int launches = stub_launches(), calls = stub_calls();
+    if (instances) {
+      EXPECT_LE(launches, kRounds * kModels / 2);
+      // One more where other models share it than did before.
+      EXPECT_LE(calls, 7 * launches + 2 * kRounds * kModels);
+    } else {
+      EXPECT_EQ(launches, kRounds * kModels);
+      EXPECT_EQ(calls, (6 + 2) * launches);
+    }
+    engine.reset();
   }
 }
 
