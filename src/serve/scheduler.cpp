@@ -524,7 +524,6 @@ class Deciding {
     start.jobs.push_back(head(f)), start.rows = head(f).rows;
     ++next_[f];
     if (policy_.batches) join(start, variant.batch, now_ + time);
-<<<<<<< HEAD
     take(start);
     begin(std::move(start));
     return true;
@@ -532,10 +531,8 @@ class Deciding {
 
   /// The requests of a start wait no more, and its tenants have had its slots.
   void take(const Start& start) {
-    left_[static_cast<size_t>(start.model)] -= static_cast<int>(start.jobs.size());
-=======
-    left_[m] -= static_cast<int>(start.jobs.size()), claims_ -= static_cast<int>(start.jobs.size());
->>>>>>> sharing
+    const int taken = static_cast<int>(start.jobs.size());
+    left_[static_cast<size_t>(start.model)] -= taken, claims_ -= taken;
     for (const Job& job : start.jobs)
       used_[static_cast<size_t>(job.tenant)] +=
           slot_time(start, job) / window_.tenants()[static_cast<size_t>(job.tenant)].weight;
