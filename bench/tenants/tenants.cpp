@@ -287,28 +287,31 @@ class Bench {
     return moved + (answer(submit(first).get()) != first.alone ? 1 : 0);
   }
 
-  /// Programs that ran beside one, in a round.
+  /// Programs that ran beside one, and runs that shared its launch, in rounds.
   double partners() {
-    std::vector<obelisk::Reply> replies;
-    for (Tenant& tenant : tenants_)
-      replies.push_back(server_.submit(tenant.name, tenant.inputs, {.trace = true}));
-    double count = 0;
-    for (const obelisk::Reply& reply : replies) {
-      const obelisk::Response response = reply.get();
-      if (!response.trace()) continue;
-      count += static_cast<double>(response.trace()->partners.size());
-      const std::string& reason = response.trace()->reason;
-      constexpr std::string_view kShared = "in one launch with ";
-      const size_t at = reason.find(kShared);
-      in_a_launch_ +=
-          (at == std::string::npos ? 1 : 1 + std::stod(reason.substr(at + kShared.size()))) /
-          static_cast<double>(tenants_.size());
+    constexpr int kRounds = 50;
+    double count = 0, answers = 0;
+    for (int round = -kRounds; round < kRounds; ++round) {  // the first ones show how they come
+      std::vector<obelisk::Reply> replies;
+      for (Tenant& tenant : tenants_)
+        replies.push_back(server_.submit(tenant.name, tenant.inputs, {.trace = true}));
+      for (const obelisk::Reply& reply : replies) {
+        const obelisk::Response response = reply.get();
+        if (!response.trace() || round < 0) continue;
+        ++answers, count += static_cast<double>(response.trace()->partners.size());
+        const std::string& reason = response.trace()->reason;
+        constexpr std::string_view kShared = "in one launch with ";
+        const size_t at = reason.find(kShared);
+        in_a_launch_ +=
+            at == std::string::npos ? 1 : 1 + std::stod(reason.substr(at + kShared.size()));
+      }
     }
-    return count / static_cast<double>(tenants_.size());
+    in_a_launch_ /= answers;
+    return count / answers;
   }
 
   const Wanted wanted_;
-  double in_a_launch_ = 0;  // runs that share a launch, of one of the last round
+  double in_a_launch_ = 0;  // runs that share the launch of an answer
   std::optional<GpuMemory> gpu_;
   std::vector<Tenant> tenants_;
   obelisk::Server server_;  // last: ends before what its requests read

@@ -163,6 +163,29 @@ TEST_P(Instances, HaveTheBitsOfThoseAlone) {
           << "instance " << k << " of " << count << ", round " << round << ": "
           << instances[order[k]]->difference();
   }
+  // From and to the contexts' own pinned memory, of which that of some lies side by side.
+  for (int round = 0; round < rounds; ++round) {
+    const size_t count = 1 + static_cast<size_t>(round) % order.size();
+    std::shuffle(order.begin(), order.end(), random);
+    std::vector<runtime::SharedRun> runs;
+    for (size_t k = 0; k < count; ++k) {
+      Instance& each = *instances[order[k]];
+      each.next();
+      auto in = each.context->input_memory(0), out = each.context->output_memory(0);
+      ASSERT_TRUE(in.ok() && out.ok());
+      memcpy(*in, each.x[each.input].data(), static_cast<size_t>(each.x[each.input].bytes()));
+      memset(*out, 0xff, static_cast<size_t>(each.y.bytes()));
+      each.in = {*in}, each.out = {*out};
+      runs.push_back({each.context.get(), each.in, each.out});
+    }
+    const Status ran = runs[0].context->run_together(runs);
+    ASSERT_TRUE(ran.ok()) << ran.error().text();
+    for (size_t k = 0; k < count; ++k) {
+      Instance& each = *instances[order[k]];
+      memcpy(each.y.mutable_data(), each.out[0], static_cast<size_t>(each.y.bytes()));
+      EXPECT_TRUE(each.answered()) << "instance " << k << " of " << count << ", round " << round;
+    }
+  }
   // Alone again, behind the others' streams.
   for (const auto& each : instances) {
     const runtime::SharedRun run = each->next();

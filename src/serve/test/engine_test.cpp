@@ -708,6 +708,57 @@ TEST_F(EngineTest, CancelsWhatWaitsAndEndsInOrder) {
   for (size_t k = 1; k < all.size(); ++k) EXPECT_EQ(all[k].outcome, Outcome::kCancelled) << k;
 }
 
+// A model that gets the number of one that is gone does not inherit how that one was asked, nor
+// how late its answers were.
+TEST_F(EngineTest, WhatWasLearntOfAModelGoesWithIt) {
+  const std::string record = (folder / "record").string();
+  {
+    EngineOptions options;
+    options.workers = 1, options.verify = false, options.record = record;
+    // Each run is longer than its prediction, so that answers are late.
+    std::atomic<bool> slow{true};
+    options.check = [&](const Request&) {
+      if (slow) std::this_thread::sleep_for(5ms);
+      return ok_status();
+    };
+    auto engine = make_engine(std::move(options));
+    for (const char* name : {"first", "second"}) {
+      engine->add(
+          {.name = name, .path = write(name, network(16, 5, 1)), .batch_dimension = "batch"});
+      ASSERT_EQ(wait_for(*engine, name), ModelState::kReady) << engine->model(name)->reason;
+      for (int k = 0; k < 30; ++k) {
+        Answers one;
+        Request asked = ask(known(name, 16, 1), {0});
+        asked.deadline = 3ms;
+        engine->submit(std::move(asked), one.next());
+        one.all();
+      }
+      if (!slow) break;
+      engine->remove(name);
+      for (int k = 0; k < 3000 && engine->model(name); ++k) std::this_thread::sleep_for(1ms);
+      ASSERT_FALSE(engine->model(name));
+      slow = false;
+    }
+  }
+  // Of the second one nothing is known when its first request comes.
+  std::ifstream file(record);
+  bool forgotten = false;
+  int asked = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line == "forget 0") forgotten = true;
+    if (line.starts_with("ask ")) {
+      if (++asked == 31) {
+        EXPECT_TRUE(forgotten);
+      }
+    }
+  }
+  EXPECT_EQ(asked, 60);
+  std::ifstream recorded(record);
+  const auto again = replay(recorded);
+  ASSERT_TRUE(again.ok()) << again.error().text();
+  EXPECT_EQ(again->difference, "");
+}
+
 TEST_F(EngineTest, DropsAtTheDeadlineAndRecordsWhatReplays) {
   const std::string record = (folder / "record").string();
   {

@@ -764,6 +764,8 @@ TEST(Scheduler, ClosedLoopsOfOneCodeRunInStep) {
       };
       const SimulationReport report = simulate(machine, first, options);
       EXPECT_EQ(report.all.answered, 8000);
+      RecordProperty(fmt::format("runs_of_a_launch_{}_gather_{}", instances, gather.count()),
+                     fmt::format("{:.2f}", runs_of_a_launch(report)));
       if (instances && gather > 0us) {
         EXPECT_GE(runs_of_a_launch(report), 7);
       }
@@ -785,6 +787,7 @@ TEST(Scheduler, GroupsGrowWithTheLoad) {
         generate(machine, {.rate = rate, .requests = 20'000, .slack_factor = 50, .seed = 4});
     const SimulationReport report = simulate(machine, arrivals, options);
     const double now = runs_of_a_launch(report);
+    RecordProperty(fmt::format("runs_of_a_launch_at_load_{}", load), fmt::format("{:.2f}", now));
     if (load < 0.1) {
       EXPECT_LT(now, 1.2);
       EXPECT_LT(report.all.p50_us, 36) << "few wait for others";
