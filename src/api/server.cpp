@@ -147,7 +147,7 @@ Server::Server(const ServerOptions& options) {
     wanted.memory_limit = options.memory_limit, wanted.record = options.record;
     wanted.policy = value_or_raise(serve::policy_named(options.policy));
     state_ = std::make_unique<State>();
-    if (wanted.device) state_->spin = wanted.device->spin();
+    if (wanted.device) state_->spin = wanted.device->spin().all;
     state_->engine = serve::make_engine(std::move(wanted));
   });
 }
