@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 
@@ -286,8 +287,8 @@ class Deciding {
     while (stop_gathering())
       while (place_one(false)) {
       }
-    for (const Gathers& each : gathers_)
-      if (each.width > 0) wake(each.until);
+    for (const size_t f : active_)
+      if (gathers_[f].width > 0) wake(gathers_[f].until);
     share_launches();
   }
 
@@ -458,7 +459,7 @@ class Deciding {
   }
 
   /// Whether a request waits, so that others of models whose programs have the same code start
-  /// together with it: for those that are about to come (comes_another), or where more wait than
+  /// together with it: for those that are about to come (another_comes), or where more wait than
   /// there is room for, for runs that are about to end. It keeps its slots meanwhile.
   bool waits_for_instances(size_t f, const VariantTime& variant, int machine) {
     if (!policy_.instances || policy_.gather <= Time(0) || variant.code < 0 || gathered_[f] ||
@@ -485,9 +486,9 @@ class Deciding {
   }
 
   int gathering_of(int code) const {
-    return static_cast<int>(
-        std::count_if(gathers_.begin(), gathers_.end(),
-                      [&](const Gathers& one) { return one.width > 0 && one.code == code; }));
+    return static_cast<int>(std::count_if(active_.begin(), active_.end(), [&](size_t f) {
+      return gathers_[f].width > 0 && gathers_[f].code == code;
+    }));
   }
 
   /// For Policy::gather behind the last that came, and all in all for no longer than its program
@@ -517,7 +518,7 @@ class Deciding {
   /// By model: whether it has a program of a code.
   const std::vector<bool>& models_of_code(int code) {
     if (code_ == code) return of_code_;
-    code_ = code, of_code_.assign(left_.size(), false);
+    code_ = code, of_code_.assign(left_.size(), false), comes_.reset();
     for (size_t m = 0; m < left_.size(); ++m) {
       const auto& variants = model(static_cast<int>(m)).variants;
       of_code_[m] = std::any_of(variants.begin(), variants.end(),
@@ -528,25 +529,28 @@ class Deciding {
 
   /// Whether, as often as not, another model's request has followed within Policy::gather where so
   /// many had come so close to one another as have now.
-  bool another_comes(const std::vector<bool>& same) const {
+  bool another_comes(const std::vector<bool>& same) {
+    if (comes_) return *comes_;
     constexpr int kLooked = 8;  // groups of requests before this one
     const auto& arrived = window_.arrived();
-    std::set<int> group;
-    size_t now = 0;  // models of the newest group
+    std::vector<int> last(same.size(), -2);  // by model: the last group that it was of
+    int size = 0, now = 0;                   // models of this group, of the newest one
     int looked = -1, reached = 0, beyond = 0;
     Time later = now_;
     for (auto at = arrived.rbegin(); at != arrived.rend() && looked < kLooked; ++at) {
       if (!same[static_cast<size_t>(at->model)]) continue;
       if (later - at->at > policy_.gather) {
         if (looked++ < 0)
-          now = std::max<size_t>(group.size(), 1);
+          now = std::max(size, 1);
         else
-          reached += group.size() >= now, beyond += group.size() > now;
-        group.clear();
+          reached += size >= now, beyond += size > now;
+        size = 0;
       }
-      group.insert(at->model), later = at->at;
+      size += std::exchange(last[static_cast<size_t>(at->model)], looked) != looked;
+      later = at->at;
     }
-    return reached > 0 && 2 * beyond >= reached;
+    comes_ = reached > 0 && 2 * beyond >= reached;
+    return *comes_;
   }
 
   /// Nobody gathers any more where others want slots, or where one of the code starts. Whether any
@@ -554,8 +558,12 @@ class Deciding {
   bool stop_gathering() {
     if (gathering_ == 0) return false;
     bool any = false;
+    // More of a code than there is room for wait for it, too, as far as their slack allows.
     const auto of_a_gathering_code = [&](size_t f) {
       const auto& variants = model_of(f).variants;
+      const Time quick = scaled(quickest(model_of(f), head(f).rows), policy_.margin);
+      if (head(f).deadline != kNever && now_ + policy_.gather + quick > head(f).deadline)
+        return false;
       return std::any_of(variants.begin(), variants.end(), [&](const VariantTime& one) {
         return one.code >= 0 && gathering_of(one.code) > 0;
       });
@@ -632,7 +640,8 @@ class Deciding {
   int gathering_ = 0;             // flows that do
   int code_ = -1;                 // of_code_ is of
   std::vector<bool> of_code_;
-  std::vector<double> used_;  // by tenant
+  std::optional<bool> comes_;  // another_comes() of that code
+  std::vector<double> used_;   // by tenant
   double least_used_ = 0;
   Decisions made_;
 };
