@@ -57,20 +57,19 @@ class Deciding {
  public:
   Deciding(const Window& window, const Times& times, Time now, const Policy& policy)
       : window_(window), times_(times), now_(now), policy_(policy) {
-    next_.reserve(window.flows().size());
-    for (const Flow& flow : window.flows()) {
-      if (!flow.waiting.empty()) active_.push_back(next_.size());
-      next_.push_back(flow.waiting.begin());
+    flows_.resize(window.flows().size());
+    for (size_t f = 0; f < flows_.size(); ++f) {
+      const Flow& flow = window.flows()[f];
+      if (!flow.waiting.empty()) active_.push_back(f);
+      flows_[f].next = flow.waiting.begin();
     }
     for (int m = 0; m < window.machines(); ++m)
       free_.push_back(window.free(m)), programs_.push_back(0);
     for (const Running& run : window.running()) ++programs_[static_cast<size_t>(run.machine)];
-    skipped_.assign(next_.size(), false);
-    for (const size_t f : active_) skipped_[f] = model_of(f).away > Time(0);
+    for (const size_t f : active_) flows_[f].skipped = model_of(f).away > Time(0);
   }
 
   Decisions decide() {
-    if (window_.waiting() == 0) return std::move(made_);
     give_up();
     switch (policy_.kind) {
       case PolicyKind::kVliw:
@@ -85,9 +84,9 @@ class Deciding {
   }
 
  private:
-  bool waits(size_t f) const { return next_[f] != window_.flows()[f].waiting.end(); }
-  const Job& head(size_t f) const { return next_[f]->job; }
-  Time due(size_t f) const { return next_[f]->due; }
+  bool waits(size_t f) const { return flows_[f].next != window_.flows()[f].waiting.end(); }
+  const Job& head(size_t f) const { return flows_[f].next->job; }
+  Time due(size_t f) const { return flows_[f].next->due; }
   const ModelTimes& model(int number) const { return times_.models[static_cast<size_t>(number)]; }
   const ModelTimes& model_of(size_t f) const { return model(window_.flows()[f].model); }
   const Tenant& tenant_of(size_t f) const {
@@ -107,7 +106,7 @@ class Deciding {
       while (waits(f) && head(f).deadline != kNever && now_ + last_chance(f) > head(f).deadline) {
         made_.given_up.push_back(
             {head(f), now_ > head(f).deadline ? Why::kPassed : Why::kHopeless});
-        ++next_[f];
+        ++flows_[f].next;
       }
   }
 
@@ -132,7 +131,7 @@ class Deciding {
   bool before(size_t a, size_t b) const {
     if (policy_.kind == PolicyKind::kTime) {
       // The flow after the one that had its turn.
-      const size_t n = next_.size(), last = static_cast<size_t>(last_turn_ + 1);
+      const size_t n = flows_.size(), last = static_cast<size_t>(last_turn_ + 1);
       return (a + n - last) % n < (b + n - last) % n;
     }
     return due(a) != due(b) ? due(a) < due(b) : head(a).key < head(b).key;
@@ -153,7 +152,8 @@ class Deciding {
       if (machine < 0) return;
       int chosen = -1;
       for (const size_t f : active_)
-        if (waits(f) && !skipped_[f] && (chosen < 0 || before(f, static_cast<size_t>(chosen))))
+        if (waits(f) && !flows_[f].skipped &&
+            (chosen < 0 || before(f, static_cast<size_t>(chosen))))
           chosen = static_cast<int>(f);
       if (chosen < 0) return;
       const auto f = static_cast<size_t>(chosen);
@@ -162,12 +162,12 @@ class Deciding {
                   .slots = side_by_side ? 0 : window_.slots(),
                   .why = side_by_side ? Why::kBeside : Why::kInTurn};
       start.jobs.push_back(head(f)), start.rows = head(f).rows;
-      ++next_[f];
+      ++flows_[f].next;
       if (policy_.kind == PolicyKind::kBatch) join(start, largest(model(start.model)), kLongAgo);
       start.variant = whole(model(start.model), start.rows);
       if (start.variant < 0) {  // no program yet
-        --next_[f];
-        skipped_[f] = true;
+        --flows_[f].next;
+        flows_[f].skipped = true;
         continue;
       }
       last_turn_ = chosen;
@@ -198,7 +198,7 @@ class Deciding {
       }
       if (chosen < 0) return;
       start.jobs.push_back(head(static_cast<size_t>(chosen))), start.rows += start.jobs.back().rows;
-      ++next_[static_cast<size_t>(chosen)];
+      ++flows_[static_cast<size_t>(chosen)].next;
     }
   }
 
@@ -241,7 +241,7 @@ class Deciding {
     const Time quick = quickest(model_of(f), head(f).rows);
     int standing = 1;
     if (used_[static_cast<size_t>(flow.tenant)] - least_used_ > share_slack()) standing = 2;
-    if (straggling_[f]) standing = 3;
+    if (flows_[f].straggling) standing = 3;
     if (now_ - flow.served > policy_.patience) standing = 0;
     const Time slack = std::max(due(f) - now_ - quick, Time(0));
     const int bin = std::bit_width(static_cast<uint64_t>(slack.count()) >> 14);
@@ -271,24 +271,22 @@ class Deciding {
         if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever)
           rate_ += 1 / std::max(static_cast<double>(gap.count()), 1.0);
     for (const Tenant& tenant : window_.tenants()) used_.push_back(tenant.used);
-    held_.assign(next_.size(), false), straggling_.assign(next_.size(), false);
     for (const size_t f : active_)
-      if (waits(f)) straggling_[f] = straggles(window_.flows()[f].tenant);
+      if (waits(f)) flows_[f].straggling = straggles(window_.flows()[f].tenant);
     reserved_.assign(free_.size(), {kNever, 0});
-    gathers_.assign(next_.size(), {}), gathered_.assign(next_.size(), false);
     for (const bool may_hold : {true, false}) {
       while (place_one(may_hold)) {
       }
       for (const size_t f : active_)
-        if (held_[f] && gathers_[f].width == 0)
-          skipped_[f] = false;  // slots are left over: no reason to hold
+        if (flows_[f].held && flows_[f].gathers.width == 0)
+          flows_[f].skipped = false;  // slots are left over: no reason to hold
     }
     if (!policy_.instances) return;
     while (stop_gathering())
       while (place_one(false)) {
       }
     for (const size_t f : active_)
-      if (gathers_[f].width > 0) wake(gathers_[f].until);
+      if (flows_[f].gathers.width > 0) wake(flows_[f].gathers.until);
     share_launches();
   }
 
@@ -334,18 +332,19 @@ class Deciding {
     int chosen = -1;
     std::optional<Rank> best;
     for (const size_t f : active_) {
-      if (!waits(f) || skipped_[f]) continue;
+      if (!waits(f) || flows_[f].skipped) continue;
       const Rank at = rank(f, machine);
       if (!best || at < *best) best = at, chosen = static_cast<int>(f);
     }
     if (chosen < 0) return false;
     if (start_on(static_cast<size_t>(chosen), machine, may_hold)) return true;
-    skipped_[static_cast<size_t>(chosen)] = true;
+    flows_[static_cast<size_t>(chosen)].skipped = true;
     const bool behind =
         most_used -
             used_[static_cast<size_t>(window_.flows()[static_cast<size_t>(chosen)].tenant)] >
         share_slack();
-    if (!held_[static_cast<size_t>(chosen)] && (policy_.reserve || best->standing == 0 || behind))
+    if (!flows_[static_cast<size_t>(chosen)].held &&
+        (policy_.reserve || best->standing == 0 || behind))
       reserve(static_cast<size_t>(chosen), machine);
     return true;
   }
@@ -386,7 +385,7 @@ class Deciding {
     const VariantTime& variant = timed.variants[static_cast<size_t>(chosen)];
     if ((may_hold && others > 0 && waits_for_partner(f, m, variant)) ||
         waits_for_instances(f, variant, machine)) {
-      held_[f] = true;
+      flows_[f].held = true;
       return false;
     }
     const Time time = expected(f, variant);
@@ -398,9 +397,9 @@ class Deciding {
                 .why = others <= 0            ? Why::kWidest
                        : variant.width > room ? Why::kWidened
                                               : Why::kShared,
-                .held = held_[f]};
+                .held = flows_[f].held};
     start.jobs.push_back(head(f)), start.rows = head(f).rows;
-    ++next_[f];
+    ++flows_[f].next;
     if (policy_.batches) join(start, variant.batch, now_ + time);
     left_[m] -= static_cast<int>(start.jobs.size()), claims_ -= static_cast<int>(start.jobs.size());
     for (const Job& job : start.jobs)
@@ -462,7 +461,7 @@ class Deciding {
   /// together with it: for those that are about to come (another_comes), or where more wait than
   /// there is room for, for runs that are about to end. It keeps its slots meanwhile.
   bool waits_for_instances(size_t f, const VariantTime& variant, int machine) {
-    if (!policy_.instances || policy_.gather <= Time(0) || variant.code < 0 || gathered_[f] ||
+    if (!policy_.instances || policy_.gather <= Time(0) || variant.code < 0 || flows_[f].gathered ||
         passes(variant, head(f).rows) > 1)
       return false;
     const Time runs = expected(f, variant);
@@ -480,14 +479,14 @@ class Deciding {
     if (now_ >= until) return false;
     if (head(f).deadline != kNever && until + scaled(runs, policy_.margin) > head(f).deadline)
       return false;
-    gathers_[f] = {machine, variant.width, variant.code, until};
+    flows_[f].gathers = {machine, variant.width, variant.code, until};
     free_[static_cast<size_t>(machine)] -= variant.width, ++gathering_;
     return true;
   }
 
   int gathering_of(int code) const {
     return static_cast<int>(std::count_if(active_.begin(), active_.end(), [&](size_t f) {
-      return gathers_[f].width > 0 && gathers_[f].code == code;
+      return flows_[f].gathers.width > 0 && flows_[f].gathers.code == code;
     }));
   }
 
@@ -570,10 +569,10 @@ class Deciding {
     };
     bool wanted = false;
     for (const size_t f : active_)
-      wanted |= waits(f) && gathers_[f].width == 0 && model_of(f).away == Time(0) &&
+      wanted |= waits(f) && flows_[f].gathers.width == 0 && model_of(f).away == Time(0) &&
                 !of_a_gathering_code(f);
     for (const size_t f : active_) {
-      Gathers& each = gathers_[f];
+      Gathers& each = flows_[f].gathers;
       if (each.width == 0) continue;
       const bool together =
           std::any_of(made_.starts.begin(), made_.starts.end(), [&](const Start& start) {
@@ -581,7 +580,7 @@ class Deciding {
           });
       if (!wanted && !together) continue;
       free_[static_cast<size_t>(each.machine)] += each.width, --gathering_;
-      each = {}, gathered_[f] = any = true, skipped_[f] = false;
+      each = {}, flows_[f].gathered = any = true, flows_[f].skipped = false;
     }
     return any;
   }
@@ -616,9 +615,20 @@ class Deciding {
   const Times& times_;
   const Time now_;
   const Policy& policy_;
-  std::vector<Place> next_;           // by flow: the first that is neither taken nor given up
+  struct Gathers {
+    int machine = 0, width = 0, code = -1;  // width: of the slots that are kept for it; 0: none
+    Time until{0};
+  };
+  struct OfFlow {
+    Place next;            // the first that is neither taken nor given up
+    bool skipped = false;  // not now
+    // of vliw
+    bool held = false, straggling = false;
+    bool gathered = false;  // it waits no more for others of its code
+    Gathers gathers;
+  };
+  std::vector<OfFlow> flows_;
   std::vector<size_t> active_;        // flows where somebody waited
-  std::vector<bool> skipped_;         // by flow: not now
   std::vector<int> free_, programs_;  // by machine
   int last_turn_ = -1;
   // of vliw
@@ -626,19 +636,12 @@ class Deciding {
     Time at;
     int beside;
   };  // from then on; slots that are free beside it
-  std::vector<Reserved> reserved_;       // by machine; kNever: none
-  std::vector<int> left_;                // by model: requests that nobody took yet
-  int claims_ = 0;                       // of all models
-  double rate_ = 0;                      // requests that are likely to come, a nanosecond
-  std::vector<bool> held_, straggling_;  // by flow
-  struct Gathers {
-    int machine = 0, width = 0, code = -1;  // width: of the slots that are kept for it; 0: none
-    Time until{0};
-  };
-  std::vector<Gathers> gathers_;  // by flow
-  std::vector<bool> gathered_;    // by flow: it waits no more for others of its code
-  int gathering_ = 0;             // flows that do
-  int code_ = -1;                 // of_code_ is of
+  std::vector<Reserved> reserved_;  // by machine; kNever: none
+  std::vector<int> left_;           // by model: requests that nobody took yet
+  int claims_ = 0;                  // of all models
+  double rate_ = 0;                 // requests that are likely to come, a nanosecond
+  int gathering_ = 0;               // flows that do
+  int code_ = -1;                   // of_code_ is of
   std::vector<bool> of_code_;
   std::optional<bool> comes_;  // another_comes() of that code
   std::vector<double> used_;   // by tenant
@@ -656,6 +659,7 @@ Time quickest(const ModelTimes& model, int rows) {
 }
 
 Decisions decide(const Window& window, const Times& times, Time now, const Policy& policy) {
+  if (window.waiting() == 0) return {};
   return Deciding(window, times, now, policy).decide();
 }
 
