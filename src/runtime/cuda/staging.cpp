@@ -41,8 +41,8 @@ Result<Staging> Staging::take(const Gpu& gpu, int64_t bytes, bool beside) {
   // Chosen: a large array takes long enough to be copied that a call for each does not matter.
   constexpr int64_t kMostBytes = 1 << 20, kMostStretches = 16;
   bytes = std::max((bytes + kStagedAlign - 1) / kStagedAlign * kStagedAlign, kStagedAlign);
-  const auto stretches = static_cast<size_t>(
-      beside ? std::clamp<int64_t>(kMostBytes / bytes, 1, kMostStretches) : 1);
+  const auto stretches =
+      static_cast<size_t>(beside ? std::clamp<int64_t>(kMostBytes / bytes, 1, kMostStretches) : 1);
   Staging made;
   Blocks& all = blocks();
   const std::lock_guard lock(all.mutex);
@@ -73,8 +73,8 @@ Result<Staging> Staging::take(const Gpu& gpu, int64_t bytes, bool beside) {
   // What fills a port up to the next is copied with it.
   TRY_STATUS(check(block->driver->MemsetD8(block->device.at(), 0, static_cast<size_t>(whole)),
                    "clear the memory of inputs and outputs"));
-  TRY_STATUS(check(block->driver->StreamSynchronize(nullptr),
-                   "clear the memory of inputs and outputs"));
+  TRY_STATUS(
+      check(block->driver->StreamSynchronize(nullptr), "clear the memory of inputs and outputs"));
   TRY_STATUS(check(block->driver->MemHostAlloc(&block->host, static_cast<size_t>(whole), 0),
                    "pinned memory for inputs and outputs"));
   if (known) known->push_back(block);
