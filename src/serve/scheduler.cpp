@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 
@@ -56,20 +57,19 @@ class Deciding {
  public:
   Deciding(const Window& window, const Times& times, Time now, const Policy& policy)
       : window_(window), times_(times), now_(now), policy_(policy) {
-    next_.reserve(window.flows().size());
-    for (const Flow& flow : window.flows()) {
-      if (!flow.waiting.empty()) active_.push_back(next_.size());
-      next_.push_back(flow.waiting.begin());
+    flows_.resize(window.flows().size());
+    for (size_t f = 0; f < flows_.size(); ++f) {
+      const Flow& flow = window.flows()[f];
+      if (!flow.waiting.empty()) active_.push_back(f);
+      flows_[f].next = flow.waiting.begin();
     }
     for (int m = 0; m < window.machines(); ++m)
       free_.push_back(std::max(window.left(m), 0)), programs_.push_back(0);
     for (const Running& run : window.running()) ++programs_[static_cast<size_t>(run.machine)];
-    skipped_.assign(next_.size(), false);
-    for (const size_t f : active_) skipped_[f] = model_of(f).away > Time(0);
+    for (const size_t f : active_) flows_[f].skipped = model_of(f).away > Time(0);
   }
 
   Decisions decide() {
-    if (window_.waiting() == 0) return std::move(made_);
     give_up();
     switch (policy_.kind) {
       case PolicyKind::kVliw:
@@ -84,9 +84,9 @@ class Deciding {
   }
 
  private:
-  bool waits(size_t f) const { return next_[f] != window_.flows()[f].waiting.end(); }
-  const Job& head(size_t f) const { return next_[f]->job; }
-  Time due(size_t f) const { return next_[f]->due; }
+  bool waits(size_t f) const { return flows_[f].next != window_.flows()[f].waiting.end(); }
+  const Job& head(size_t f) const { return flows_[f].next->job; }
+  Time due(size_t f) const { return flows_[f].next->due; }
   const ModelTimes& model(int number) const { return times_.models[static_cast<size_t>(number)]; }
   const ModelTimes& model_of(size_t f) const { return model(window_.flows()[f].model); }
   const Tenant& tenant_of(size_t f) const {
@@ -106,7 +106,7 @@ class Deciding {
       while (waits(f) && head(f).deadline != kNever && now_ + last_chance(f) > head(f).deadline) {
         made_.given_up.push_back(
             {head(f), now_ > head(f).deadline ? Why::kPassed : Why::kHopeless});
-        ++next_[f];
+        ++flows_[f].next;
       }
   }
 
@@ -131,7 +131,7 @@ class Deciding {
   bool before(size_t a, size_t b) const {
     if (policy_.kind == PolicyKind::kTime) {
       // The flow after the one that had its turn.
-      const size_t n = next_.size(), last = static_cast<size_t>(last_turn_ + 1);
+      const size_t n = flows_.size(), last = static_cast<size_t>(last_turn_ + 1);
       return (a + n - last) % n < (b + n - last) % n;
     }
     return due(a) != due(b) ? due(a) < due(b) : head(a).key < head(b).key;
@@ -152,7 +152,8 @@ class Deciding {
       if (machine < 0) return;
       int chosen = -1;
       for (const size_t f : active_)
-        if (waits(f) && !skipped_[f] && (chosen < 0 || before(f, static_cast<size_t>(chosen))))
+        if (waits(f) && !flows_[f].skipped &&
+            (chosen < 0 || before(f, static_cast<size_t>(chosen))))
           chosen = static_cast<int>(f);
       if (chosen < 0) return;
       const auto f = static_cast<size_t>(chosen);
@@ -161,12 +162,12 @@ class Deciding {
                   .slots = side_by_side ? 0 : window_.slots(),
                   .why = side_by_side ? Why::kBeside : Why::kInTurn};
       start.jobs.push_back(head(f)), start.rows = head(f).rows;
-      ++next_[f];
+      ++flows_[f].next;
       if (policy_.kind == PolicyKind::kBatch) join(start, largest(model(start.model)), kLongAgo);
       start.variant = whole(model(start.model), start.rows);
       if (start.variant < 0) {  // no program yet
-        --next_[f];
-        skipped_[f] = true;
+        --flows_[f].next;
+        flows_[f].skipped = true;
         continue;
       }
       last_turn_ = chosen;
@@ -197,7 +198,7 @@ class Deciding {
       }
       if (chosen < 0) return;
       start.jobs.push_back(head(static_cast<size_t>(chosen))), start.rows += start.jobs.back().rows;
-      ++next_[static_cast<size_t>(chosen)];
+      ++flows_[static_cast<size_t>(chosen)].next;
     }
   }
 
@@ -240,7 +241,7 @@ class Deciding {
     const Time quick = quickest(model_of(f), head(f).rows);
     int standing = 1;
     if (used_[static_cast<size_t>(flow.tenant)] - least_used_ > share_slack()) standing = 2;
-    if (straggling_[f]) standing = 3;
+    if (flows_[f].straggling) standing = 3;
     if (now_ - flow.served > policy_.patience) standing = 0;
     const Time slack = std::max(due(f) - now_ - quick, Time(0));
     const int bin = std::bit_width(static_cast<uint64_t>(slack.count()) >> 14);
@@ -270,17 +271,15 @@ class Deciding {
         if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever)
           rate_ += 1 / std::max(static_cast<double>(gap.count()), 1.0);
     for (const Tenant& tenant : window_.tenants()) used_.push_back(tenant.used);
-    held_.assign(next_.size(), false), straggling_.assign(next_.size(), false);
     for (const size_t f : active_)
-      if (waits(f)) straggling_[f] = straggles(window_.flows()[f].tenant);
+      if (waits(f)) flows_[f].straggling = straggles(window_.flows()[f].tenant);
     reserved_.assign(free_.size(), {kNever, 0});
-    gathers_.assign(next_.size(), {}), gathered_.assign(next_.size(), false);
     for (const bool may_hold : {true, false}) {
       while (place_one(may_hold)) {
       }
       for (const size_t f : active_)
-        if (held_[f] && gathers_[f].width == 0)
-          skipped_[f] = false;  // slots are left over: no reason to hold
+        if (flows_[f].held && flows_[f].gathers.width == 0)
+          flows_[f].skipped = false;  // slots are left over: no reason to hold
     }
     if (policy_.instances)
       while (stop_gathering())
@@ -289,8 +288,8 @@ class Deciding {
     while (overlap())  // who stood behind those may have room
       while (place_one(false)) {
       }
-    for (const Gathers& each : gathers_)
-      if (each.width > 0) wake(each.until);
+    for (const size_t f : active_)
+      if (flows_[f].gathers.width > 0) wake(flows_[f].gathers.until);
     if (policy_.instances) share_launches();
   }
 
@@ -303,7 +302,7 @@ class Deciding {
     if (policy_.overlap == 0) return false;
     std::vector<size_t> urgent;
     for (const size_t f : active_) {
-      if (!waits(f) || model_of(f).away > Time(0) || gathers_[f].width > 0) continue;
+      if (!waits(f) || model_of(f).away > Time(0) || flows_[f].gathers.width > 0) continue;
       if (now_ - window_.flows()[f].served > policy_.patience) return false;  // its turn is next
       if (head(f).deadline != kNever) urgent.push_back(f);
     }
@@ -339,7 +338,7 @@ class Deciding {
       if (start_beside(f, static_cast<int>(m), fill[m])) {
         ++beside[m];
         free_[m] = std::max(free_[m] - (fill[m] - before), 0);
-        skipped_[f] = false, any = true;
+        flows_[f].skipped = false, any = true;
       }
     }
     return any;
@@ -402,7 +401,7 @@ class Deciding {
                 .beside = variant.width,
                 .delay = delay};
     start.jobs.push_back(head(f)), start.rows = head(f).rows;
-    ++next_[f];
+    ++flows_[f].next;
     for (Start& other : made_.starts)
       if (other.machine == machine) {
         other.predicted += delay;
@@ -456,18 +455,19 @@ class Deciding {
     int chosen = -1;
     std::optional<Rank> best;
     for (const size_t f : active_) {
-      if (!waits(f) || skipped_[f]) continue;
+      if (!waits(f) || flows_[f].skipped) continue;
       const Rank at = rank(f, machine);
       if (!best || at < *best) best = at, chosen = static_cast<int>(f);
     }
     if (chosen < 0) return false;
     if (start_on(static_cast<size_t>(chosen), machine, may_hold)) return true;
-    skipped_[static_cast<size_t>(chosen)] = true;
+    flows_[static_cast<size_t>(chosen)].skipped = true;
     const bool behind =
         most_used -
             used_[static_cast<size_t>(window_.flows()[static_cast<size_t>(chosen)].tenant)] >
         share_slack();
-    if (!held_[static_cast<size_t>(chosen)] && (policy_.reserve || best->standing == 0 || behind))
+    if (!flows_[static_cast<size_t>(chosen)].held &&
+        (policy_.reserve || best->standing == 0 || behind))
       reserve(static_cast<size_t>(chosen), machine);
     return true;
   }
@@ -508,7 +508,7 @@ class Deciding {
     const VariantTime& variant = timed.variants[static_cast<size_t>(chosen)];
     if ((may_hold && others > 0 && waits_for_partner(f, m, variant)) ||
         waits_for_instances(f, variant, machine)) {
-      held_[f] = true;
+      flows_[f].held = true;
       return false;
     }
     const Time time = expected(f, variant);
@@ -520,9 +520,9 @@ class Deciding {
                 .why = others <= 0            ? Why::kWidest
                        : variant.width > room ? Why::kWidened
                                               : Why::kShared,
-                .held = held_[f]};
+                .held = flows_[f].held};
     start.jobs.push_back(head(f)), start.rows = head(f).rows;
-    ++next_[f];
+    ++flows_[f].next;
     if (policy_.batches) join(start, variant.batch, now_ + time);
     take(start);
     begin(std::move(start));
@@ -587,10 +587,10 @@ class Deciding {
   }
 
   /// Whether a request waits, so that others of models whose programs have the same code start
-  /// together with it: for those that are about to come (comes_another), or where more wait than
+  /// together with it: for those that are about to come (another_comes), or where more wait than
   /// there is room for, for runs that are about to end. It keeps its slots meanwhile.
   bool waits_for_instances(size_t f, const VariantTime& variant, int machine) {
-    if (!policy_.instances || policy_.gather <= Time(0) || variant.code < 0 || gathered_[f] ||
+    if (!policy_.instances || policy_.gather <= Time(0) || variant.code < 0 || flows_[f].gathered ||
         passes(variant, head(f).rows) > 1)
       return false;
     const Time runs = expected(f, variant);
@@ -608,15 +608,15 @@ class Deciding {
     if (now_ >= until) return false;
     if (head(f).deadline != kNever && until + scaled(runs, policy_.margin) > head(f).deadline)
       return false;
-    gathers_[f] = {machine, variant.width, variant.code, until};
+    flows_[f].gathers = {machine, variant.width, variant.code, until};
     free_[static_cast<size_t>(machine)] -= variant.width, ++gathering_;
     return true;
   }
 
   int gathering_of(int code) const {
-    return static_cast<int>(
-        std::count_if(gathers_.begin(), gathers_.end(),
-                      [&](const Gathers& one) { return one.width > 0 && one.code == code; }));
+    return static_cast<int>(std::count_if(active_.begin(), active_.end(), [&](size_t f) {
+      return flows_[f].gathers.width > 0 && flows_[f].gathers.code == code;
+    }));
   }
 
   /// For Policy::gather behind the last that came, and all in all for no longer than its program
@@ -646,7 +646,7 @@ class Deciding {
   /// By model: whether it has a program of a code.
   const std::vector<bool>& models_of_code(int code) {
     if (code_ == code) return of_code_;
-    code_ = code, of_code_.assign(left_.size(), false);
+    code_ = code, of_code_.assign(left_.size(), false), comes_.reset();
     for (size_t m = 0; m < left_.size(); ++m) {
       const auto& variants = model(static_cast<int>(m)).variants;
       of_code_[m] = std::any_of(variants.begin(), variants.end(),
@@ -657,25 +657,28 @@ class Deciding {
 
   /// Whether, as often as not, another model's request has followed within Policy::gather where so
   /// many had come so close to one another as have now.
-  bool another_comes(const std::vector<bool>& same) const {
+  bool another_comes(const std::vector<bool>& same) {
+    if (comes_) return *comes_;
     constexpr int kLooked = 8;  // groups of requests before this one
     const auto& arrived = window_.arrived();
-    std::set<int> group;
-    size_t now = 0;  // models of the newest group
+    std::vector<int> last(same.size(), -2);  // by model: the last group that it was of
+    int size = 0, now = 0;                   // models of this group, of the newest one
     int looked = -1, reached = 0, beyond = 0;
     Time later = now_;
     for (auto at = arrived.rbegin(); at != arrived.rend() && looked < kLooked; ++at) {
       if (!same[static_cast<size_t>(at->model)]) continue;
       if (later - at->at > policy_.gather) {
         if (looked++ < 0)
-          now = std::max<size_t>(group.size(), 1);
+          now = std::max(size, 1);
         else
-          reached += group.size() >= now, beyond += group.size() > now;
-        group.clear();
+          reached += size >= now, beyond += size > now;
+        size = 0;
       }
-      group.insert(at->model), later = at->at;
+      size += std::exchange(last[static_cast<size_t>(at->model)], looked) != looked;
+      later = at->at;
     }
-    return reached > 0 && 2 * beyond >= reached;
+    comes_ = reached > 0 && 2 * beyond >= reached;
+    return *comes_;
   }
 
   /// Nobody gathers any more where others want slots, or where one of the code starts. Whether any
@@ -683,18 +686,22 @@ class Deciding {
   bool stop_gathering() {
     if (gathering_ == 0) return false;
     bool any = false;
+    // More of a code than there is room for wait for it, too, as far as their slack allows.
     const auto of_a_gathering_code = [&](size_t f) {
       const auto& variants = model_of(f).variants;
+      const Time quick = scaled(quickest(model_of(f), head(f).rows), policy_.margin);
+      if (head(f).deadline != kNever && now_ + policy_.gather + quick > head(f).deadline)
+        return false;
       return std::any_of(variants.begin(), variants.end(), [&](const VariantTime& one) {
         return one.code >= 0 && gathering_of(one.code) > 0;
       });
     };
     bool wanted = false;
     for (const size_t f : active_)
-      wanted |= waits(f) && gathers_[f].width == 0 && model_of(f).away == Time(0) &&
+      wanted |= waits(f) && flows_[f].gathers.width == 0 && model_of(f).away == Time(0) &&
                 !of_a_gathering_code(f);
     for (const size_t f : active_) {
-      Gathers& each = gathers_[f];
+      Gathers& each = flows_[f].gathers;
       if (each.width == 0) continue;
       const bool together =
           std::any_of(made_.starts.begin(), made_.starts.end(), [&](const Start& start) {
@@ -702,7 +709,7 @@ class Deciding {
           });
       if (!wanted && !together) continue;
       free_[static_cast<size_t>(each.machine)] += each.width, --gathering_;
-      each = {}, gathered_[f] = any = true, skipped_[f] = false;
+      each = {}, flows_[f].gathered = any = true, flows_[f].skipped = false;
     }
     return any;
   }
@@ -737,9 +744,20 @@ class Deciding {
   const Times& times_;
   const Time now_;
   const Policy& policy_;
-  std::vector<Place> next_;           // by flow: the first that is neither taken nor given up
+  struct Gathers {
+    int machine = 0, width = 0, code = -1;  // width: of the slots that are kept for it; 0: none
+    Time until{0};
+  };
+  struct OfFlow {
+    Place next;            // the first that is neither taken nor given up
+    bool skipped = false;  // not now
+    // of vliw
+    bool held = false, straggling = false;
+    bool gathered = false;  // it waits no more for others of its code
+    Gathers gathers;
+  };
+  std::vector<OfFlow> flows_;
   std::vector<size_t> active_;        // flows where somebody waited
-  std::vector<bool> skipped_;         // by flow: not now
   std::vector<int> free_, programs_;  // by machine
   int last_turn_ = -1;
   // of vliw
@@ -749,21 +767,15 @@ class Deciding {
     Time at;
     int beside;
   };  // from then on; slots that are free beside it
-  std::vector<Reserved> reserved_;       // by machine; kNever: none
-  std::vector<int> left_;                // by model: requests that nobody took yet
-  int claims_ = 0;                       // of all models
-  double rate_ = 0;                      // requests that are likely to come, a nanosecond
-  std::vector<bool> held_, straggling_;  // by flow
-  struct Gathers {
-    int machine = 0, width = 0, code = -1;  // width: of the slots that are kept for it; 0: none
-    Time until{0};
-  };
-  std::vector<Gathers> gathers_;  // by flow
-  std::vector<bool> gathered_;    // by flow: it waits no more for others of its code
-  int gathering_ = 0;             // flows that do
-  int code_ = -1;                 // of_code_ is of
+  std::vector<Reserved> reserved_;  // by machine; kNever: none
+  std::vector<int> left_;           // by model: requests that nobody took yet
+  int claims_ = 0;                  // of all models
+  double rate_ = 0;                 // requests that are likely to come, a nanosecond
+  int gathering_ = 0;               // flows that do
+  int code_ = -1;                   // of_code_ is of
   std::vector<bool> of_code_;
-  std::vector<double> used_;  // by tenant
+  std::optional<bool> comes_;  // another_comes() of that code
+  std::vector<double> used_;   // by tenant
   double least_used_ = 0;
   Decisions made_;
 };
@@ -778,6 +790,7 @@ Time quickest(const ModelTimes& model, int rows) {
 }
 
 Decisions decide(const Window& window, const Times& times, Time now, const Policy& policy) {
+  if (window.waiting() == 0) return {};
   return Deciding(window, times, now, policy).decide();
 }
 
