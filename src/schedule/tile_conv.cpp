@@ -127,7 +127,7 @@ double cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_
   shape.out_channels = outputs;
   for (const int64_t height : {64, 128}) {
     for (int64_t width = 32; width <= kernels::conv_bounds::kMostGridColumns; width += 16) {
-      if (even ? outputs % width != 0 : width >= outputs + tiles.panel && width > 32) continue;
+      if (even ? outputs % width != 0 : width >= outputs + tiles.panel) continue;
       const int64_t count = (all + height - 1) / height * ((outputs + width - 1) / width);
       const int per_worker = count <= cut.workers.count ? 1 : 2;
       shape.tasks_per_worker = static_cast<int16_t>(per_worker), shape.pixels = height,

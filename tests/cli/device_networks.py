@@ -276,6 +276,33 @@ def mobilenet(net, small):
     net.output(net.classifier(x, before), FLOAT, 1, 1000)
 
 
+def nasnet(net, small):
+    """Separable convolutions of 42 and 84 channels, which are no multiples of eight, added by pairs and concatenated, as of NASNet-A-Large."""
+    def separable(x, inputs, outputs, kernel, stride=1):
+        for before, step in ((inputs, stride), (outputs, 1)):
+            x = net.conv(net.add("Relu", x), before, before, kernel, step, group=before, relu=False)
+            x = net.conv(x, before, outputs, 1, relu=False)
+        return x
+
+    def adjusted(x, inputs, width):
+        return net.conv(net.add("Relu", x), inputs, width, 1, relu=False)
+
+    side = 33 if small else 331
+    stem = net.conv(net.input("image", FLOAT, 1, 3, side, side), 3, 96, 3, 2, relu=False, padding=(0, 0))
+    x = adjusted(stem, 96, 42)  # a cell that halves the image
+    first = net.add("Add", separable(x, 42, 42, 5, 2), separable(stem, 96, 42, 7, 2))
+    second = net.add("Add", net.pool(x, 3, 2, (1, 1)), separable(stem, 96, 42, 7, 2))
+    third = net.add("Add", net.pool(x, 3, 2, (1, 1), "AveragePool", count_include_pad=0), separable(stem, 96, 42, 5, 2))
+    fourth = net.add("Add", net.pool(first, 3, 1, (1, 1), "AveragePool", count_include_pad=0), second)
+    fifth = net.add("Add", separable(first, 42, 42, 3), net.pool(x, 3, 2, (1, 1)))
+    before = net.add("Concat", second, third, fourth, fifth, axis=1)
+    x, left = adjusted(before, 168, 84), adjusted(before, 168, 84)  # one that does not
+    parts = [net.add("Add", separable(x, 84, 84, 5), separable(left, 84, 84, 3)), net.add("Add", separable(left, 84, 84, 5), separable(left, 84, 84, 3)),
+             net.add("Add", separable(x, 84, 84, 3), x)]
+    x = net.add("Concat", left, *parts, axis=1)
+    net.output(net.classifier(net.add("Relu", x), 336), FLOAT, 1, 1000)
+
+
 def unet(net, small):
     """Down and up by strided convolutions and transposed ones, with norms over groups of channels, and a mask made larger at the end."""
     side, widths = (16 if small else 96), (32, 64, 128)
@@ -373,6 +400,7 @@ NETWORKS = {
     "googlenet": googlenet,
     "inception": inception,
     "mobilenet": mobilenet,
+    "nasnet": nasnet,
     "unet": unet,
     "crnn": crnn,
     "gru": gru,
@@ -384,6 +412,7 @@ HALVES = {"decoder", "decoder_cache"}  # whose weights are stored in 16 bits
 # What is compiled for GPUs: (network, granularity, precision, target).
 PROGRAMS = [(name, granularity, "fp16", "sm_90a") for name in NETWORKS for granularity in ("op", "stitch", "mono")]
 PROGRAMS += [(name, granularity, precision, "sm_90a") for name in ("minilm", "resnet18") for precision in ("fp32", "bf16") for granularity in ("stitch", "mono")]
+PROGRAMS += [(name, "stitch", "fp32", "sm_90a") for name in ("nasnet", "deepfm")]
 PROGRAMS += [(name, "mono", "fp16", "sm_80") for name in ("minilm", "resnet18")]
 
 
