@@ -598,6 +598,25 @@ graph::Graph batch_of_products(DType type, int64_t batch, int64_t rows, int64_t 
   return graph;
 }
 
+/// y = sigmoid(p) q, [p q] = tanh(x) W: a dual GEMM.
+graph::Graph gated(const std::string& type, int64_t rows, int64_t depth, int64_t columns) {
+  auto graph = graph::parse_random(fmt::format(R"(graph "gated" {{
+  in %0 "x": {0}[{1},{2}]
+  const %1: {0}[{2},{4}] = @random
+  const %9: i64[2] = [{3}, {3}]
+  %2: {0}[{1},{2}] = Tanh(%0)
+  %3: {0}[{1},{4}] = MatMul(%2, %1)
+  %4: {0}[{1},{3}], %5: {0}[{1},{3}] = Split(%3, %9) {{axis = 1}}
+  %6: {0}[{1},{3}] = Sigmoid(%4)
+  %7: {0}[{1},{3}] = Mul(%6, %5)
+  out %7 "y"
+}})",
+                                               type, rows, depth, columns, 2 * columns),
+                                   0.0625);
+  CHECK(graph.ok(), "{}", graph.error().text());
+  return std::move(*graph);
+}
+
 DType type_named(const std::string& name) { return name == "f16" ? DType::f16 : DType::bf16; }
 
 // Of few multiprocessors each has several tiles, and those of up to 128 rows read the weights once:
@@ -609,6 +628,14 @@ TEST_P(TallGemm, HaveTheBitsOfOtherTiles) {
   expect_tall(two_products(type, 128, 768, 3064), type, 33, 1, 4, 1);
   expect_tall(two_products(type, 384, 768, 1536), type, 16, 2, 4, 1);
   expect_tall(two_products(type, 509, 768, 1536), type, 33, 2, 4, 1);
+}
+
+// Two sides of B in a tile, the last tile's narrower.
+TEST_P(TallGemm, OfTwoSides) {
+  const DType type = type_named(GetParam());
+  const graph::Graph graph = gated(GetParam(), 384, 768, 760);
+  EXPECT_EQ(bodies_with(*tall_program(graph, 16, true), "g.n = 2 * "), 1);
+  expect_tall(graph, type, 16, 1, 4, 1);
 }
 
 // Matrices one after another, whose last rows are not the next one's.
