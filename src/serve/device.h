@@ -55,6 +55,9 @@ class Device {
   virtual bool any_width() const = 0;
   /// Whether programs may run beside others that have all slots (Policy::overlap).
   virtual bool overlaps() const { return false; }
+  /// Runs of one program of so many slots that may well be under way at once: their memory is there
+  /// before the first request.
+  virtual int seats(int /*width*/, const Policy& /*policy*/) const { return 1; }
   /// Threads that start runs and wait for them: runs that may be in flight.
   virtual int threads(const Policy& policy) const = 0;
   /// How long threads that have nothing to do poll for work before they sleep.

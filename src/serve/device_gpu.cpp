@@ -43,6 +43,12 @@ class GpuDevice : public Device {
   std::vector<int> widths() const override { return widths_; }
   bool any_width() const override { return false; }
   bool overlaps() const override { return true; }
+  int seats(int width, const Policy& policy) const override {
+    constexpr int kMost = 4;  // chosen: of more at once the requests would rather be one batch
+    if (policy.kind == PolicyKind::kStreams) return std::min(policy.streams, kMost);
+    if (policy.kind != PolicyKind::kVliw) return 1;
+    return std::clamp(gpu_.sms / width, policy.overlap > 0 ? 2 : 1, kMost);
+  }
   int threads(const Policy& policy) const override {
     if (policy.kind == PolicyKind::kStreams) return policy.streams;
     return gpu_.sms / *std::min_element(widths_.begin(), widths_.end()) + policy.overlap;

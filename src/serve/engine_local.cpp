@@ -1028,6 +1028,7 @@ Result<LocalEngine::Timed> LocalEngine::time_variants(Program program, const std
     // A program that was measured before is run nevertheless, so that its memory is there when it
     // is asked for.
     TRY(const Measured took, variant->measure(known ? Time(0) : kBudget));
+    TRY_STATUS(variant->prepare(device_->seats(width, options_.policy)));
     const MeasuredTimes times =
         known ? *known : MeasuredTimes{took.usual, std::max(took.usual, took.mean)};
     if (!known) store_.keep(key, name, program.batch, width, times);
@@ -1049,7 +1050,8 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
                                    const Programs& programs, Timed made) {
   int64_t workspace = 0;
   for (const auto& [variant, time] : made) {
-    workspace += variant->program().executable->program().arena.count;
+    workspace += variant->program().executable->program().arena.count *
+                 device_->seats(variant->width(), options_.policy);
     TRY_STATUS(programs.device_weights().keep(*variant->program().executable));
   }
   const int64_t weights = programs.device_weights().bytes(),

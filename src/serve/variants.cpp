@@ -184,22 +184,42 @@ void Variant::give_back(std::unique_ptr<Seat> seat) {
   free_.push_back(std::move(seat));
 }
 
+Variant::Sample Variant::sample() const {
+  Sample sample;
+  for (const Tensor& input : program_.sample) sample.in.push_back(input.data());
+  for (const runtime::Port& port : program_.executable->program().outputs)
+    sample.outputs.push_back(Tensor::allocate(port.type));
+  for (Tensor& output : sample.outputs) sample.out.push_back(output.mutable_data());
+  return sample;
+}
+
+Status Variant::prepare(int seats) {
+  Sample sample = this->sample();
+  std::vector<std::unique_ptr<Seat>> taken;
+  Status status = ok_status();
+  while (status.ok() && static_cast<int>(taken.size()) < seats) {
+    auto seat = take();
+    if (!seat.ok()) {
+      if (seat.error().code != Code::kMemory) status = seat.error();
+      break;
+    }
+    status = (*seat)->context->run(sample.in, sample.out);
+    taken.push_back(std::move(*seat));
+  }
+  for (std::unique_ptr<Seat>& seat : taken) give_back(std::move(seat));
+  return status;
+}
+
 Result<Measured> Variant::measure(Time budget) {
   TRY(std::unique_ptr<Seat> seat, take());
-  std::vector<const void*> in;
-  std::vector<void*> out;
-  std::vector<Tensor> outputs;
-  for (const Tensor& input : program_.sample) in.push_back(input.data());
-  for (const runtime::Port& port : program_.executable->program().outputs)
-    outputs.push_back(Tensor::allocate(port.type));
-  for (Tensor& output : outputs) out.push_back(output.mutable_data());
+  Sample sample = this->sample();
   constexpr size_t kMost = 50;
   std::vector<Time> took;
   Time sum{0};
   const auto begun = Clock::now();
   for (bool first = true; took.size() < kMost; first = false) {
     const auto start = Clock::now();
-    TRY_STATUS(seat->context->run(in, out));
+    TRY_STATUS(seat->context->run(sample.in, sample.out));
     const auto end = Clock::now();
     if (first) continue;
     took.push_back(end - start), sum += took.back();

@@ -92,8 +92,18 @@ class Variant {
   void give_back(std::unique_ptr<Seat> seat);
   /// Some runs, for about so long; the first is not counted.
   Result<Measured> measure(Time budget);
+  /// At least so many seats are there, and have run once, so that no request waits for memory or
+  /// for the driver's first sight of a program; fewer where there is no memory for them.
+  Status prepare(int seats);
 
  private:
+  /// What a run of the sample reads and writes.
+  struct Sample {
+    std::vector<const void*> in;
+    std::vector<void*> out;
+    std::vector<Tensor> outputs;
+  };
+  Sample sample() const;
   Program program_;
   int width_;
   std::string key_;
