@@ -93,6 +93,10 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
       if (high == kTallRows && !tall_has_room(shape, machine, tiles, rows, tile.columns)) break;
       if (shape.split_k > 1) nanos += machine.costs.split_k_exchange;
       const int64_t count = shape.matrices * each * ((n + columns - 1) / columns);
+      if (high == kTallRows && shape.chains() > 1 && count > at_once &&
+          shape.span < kFewestTallInTurn)
+        continue;
+      if (high == kTallRows && shape.chains() == 1 && shape.k < kShallowestTall) continue;
       const double all = machine.costs.pipelined_begin +
                          static_cast<double>((count + at_once - 1) / at_once) * nanos;
       if (best.rows != 0 && all >= best.all) continue;

@@ -271,27 +271,27 @@ Work product_of(int64_t rows, int64_t columns, int64_t k, int sms, bool tall = t
   return Work{};
 }
 
-// Tiles of more than 64 rows where they cost less: they read the weights once, so where few
-// multiprocessors have several tiles each, but not where twice as many tiles run at once.
+// Tiles of more than 64 rows where they cost less: they read the weights once, but where twice as
+// many tiles run at once that is no gain, nor, of few rows, where several run in turn.
 TEST(Tiles, TallOnesWhereWeightsAreReadOften) {
   EXPECT_EQ(product_of(128, 3072, 768, 132).tile_rows, 64);
   EXPECT_EQ(product_of(128, 768, 768, 16).tile_rows, 64);
-  for (const int sms : {16, 33}) {
-    const Work work = product_of(128, 3072, 768, sms);
+  for (const auto& [rows, sms] : {std::pair{128, 33}, std::pair{384, 16}}) {
+    const Work work = product_of(rows, 3072, 768, sms);
     ASSERT_TRUE(work.pipelined());
     EXPECT_TRUE(work.pipelined()->tall);
     EXPECT_EQ(work.pipelined()->chains, 4);  // the bits of all tiles
     EXPECT_EQ(work.tile_rows, 128);
     EXPECT_EQ(work.tile_columns, 96);
     EXPECT_EQ(to_string(work.form), "a pipelined GEMM of tall tiles, a persistent task a worker");
-    const Work without = product_of(128, 3072, 768, sms, false);
+    const Work without = product_of(rows, 3072, 768, sms, false);
     ASSERT_TRUE(without.pipelined());
     EXPECT_FALSE(without.pipelined()->tall);
     EXPECT_EQ(without.tile_rows, 64);
   }
-  EXPECT_EQ(product_of(197, 3072, 768, 16).tile_rows, 99);  // as even as can be
-  EXPECT_EQ(product_of(64, 3072, 768, 16).tile_rows, 64);
-  EXPECT_EQ(product_of(65, 3072, 768, 16).tile_rows, 65);
+  for (const auto& [rows, tile] : {std::pair{128, 64}, std::pair{197, 50}, std::pair{65, 33}})
+    EXPECT_EQ(product_of(rows, 3072, 768, 16).tile_rows, tile);
+  EXPECT_EQ(product_of(300, 3072, 768, 16).tile_rows, 100);  // as even as can be
 }
 
 // Weights come from memory once for all tiles that read them: a tile that is their only reader

@@ -218,10 +218,15 @@ double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {
                memory = t.memory_bytes > 0
                             ? weights / static_cast<double>(t.readers) / t.memory_bytes
                             : 0,
-               products = tall ? 128 * columns * depth / Tile::kTallFlops
-                               : 64 * columns * depth / Tile::kFlops;
-  return std::max({bytes, memory, products}) + (tall ? Tile::kTallBegin : Tile::kBegin) +
-         Tile::kColumn * columns * (tall ? rows / 64 : 1);
+               products = (tall ? 128 : 64) * columns * depth;  // multiply-adds
+  const auto nanos = [&](double flops, double begin, double column) {
+    return std::max({bytes, memory, products / flops}) + begin + column * columns;
+  };
+  if (!tall) return nanos(Tile::kFlops, Tile::kBegin, Tile::kColumn);
+  const double high = rows / kTallRows;
+  return t.chains == 1 ? nanos(Tile::kTallFlops, Tile::kTallBegin, Tile::kTallColumn * high)
+                       : nanos(Tile::kTallFlopsOfFour, Tile::kTallBeginOfFour,
+                               Tile::kTallColumnOfFour * high);
 }
 
 int64_t cuda_pipelined_gemm_stage(int64_t rows, int64_t n, int64_t k) {
