@@ -135,8 +135,9 @@ struct GemmPipelined {
   static constexpr double kFlops =
       2700;  // multiply-adds a ns: three quarters of the peak; estimate
   // The same of a tall tile, whose warpgroups share what a stage has of B; its beginning and end;
-  // and its epilogue, a column: h100_tall_gemm.json, 1024 and 2048 rows, times what grids of the
-  // same shapes are predicted to take over what they took. With four chains: estimates.
+  // and its epilogue, a column: h100_tall_gemm.json, shapes, of 1024 and 2048 rows, times what
+  // grids of the same shapes are predicted to take over what they took. With four chains:
+  // estimates.
   static constexpr double kTallFlops = 4400, kTallBegin = 200, kTallColumn = 10;
   static constexpr double kTallFlopsOfFour = 3000, kTallBeginOfFour = 700, kTallColumnOfFour = 16;
   static constexpr double kBegin = 500, kColumn = 8;  // the epilogue; not on record: fit

@@ -46,7 +46,8 @@ class GpuDevice : public Device {
   int seats(int width, const Policy& policy) const override {
     constexpr int kMost = 4;  // chosen: of more at once the requests would rather be one batch
     if (policy.kind == PolicyKind::kStreams) return std::min(policy.streams, kMost);
-    if (policy.kind != PolicyKind::kVliw) return 1;
+    // Of launches that are shared the copies of all are one where their memory lies side by side.
+    if (policy.kind != PolicyKind::kVliw || instances_) return 1;
     return std::clamp(gpu_.sms / width, policy.overlap > 0 ? 2 : 1, kMost);
   }
   int threads(const Policy& policy) const override {

@@ -641,14 +641,14 @@ TEST_P(TallGemm, OfTwoSides) {
 // Matrices one after another, whose last rows are not the next one's.
 TEST_P(TallGemm, OfBatches) {
   const DType type = type_named(GetParam());
-  expect_tall(batch_of_products(type, 3, 121, 768, 1536), type, 16, 1, 4, 1);
+  expect_tall(batch_of_products(type, 3, 377, 768, 1536), type, 16, 1, 4, 1);
 }
 
 // Clusters add parts of a long k in order.
 TEST_P(TallGemm, ClustersAddPartsInOrder) {
   const DType type = type_named(GetParam());
   expect_tall(long_sum(type, 128, 3072, 768, 2), type, 16, 1, 4, 2);
-  expect_tall(long_sum(type, 128, 3072, 768, 4), type, 16, 1, 4, 4);
+  expect_tall(long_sum(type, 384, 3072, 768, 4), type, 16, 1, 4, 4);
   expect_tall(long_sum(type, 117, 1024, 768, 2), type, 16, 1, 4, 2);
 }
 
@@ -656,7 +656,7 @@ TEST_P(TallGemm, ClustersAddPartsInOrder) {
 TEST_P(TallGemm, NormsGoThroughProducts) {
   const DType type = type_named(GetParam());
   expect_tall(folded_norm(type, 128, 768, 1536, true), type, 16, 1, 4, 1);
-  expect_tall(folded_norm(type, 250, 768, 1536, false), type, 16, 3, 4, 1);
+  expect_tall(folded_norm(type, 384, 768, 1536, false), type, 16, 3, 4, 1);
 }
 
 // 512 rows and more: one chain over k, or over a part of it.
