@@ -223,7 +223,7 @@ double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {
     return std::max({bytes, memory, products / flops}) + begin + column * columns;
   };
   if (!tall) return nanos(Tile::kFlops, Tile::kBegin, Tile::kColumn);
-  const double high = rows / kTallRows;
+  const double high = rows / double{kTallRows};
   return t.chains == 1 ? nanos(Tile::kTallFlops, Tile::kTallBegin, Tile::kTallColumn * high)
                        : nanos(Tile::kTallFlopsOfFour, Tile::kTallBeginOfFour,
                                Tile::kTallColumnOfFour * high);
