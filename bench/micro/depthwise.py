@@ -6,17 +6,13 @@ convolutions, as one kernel of a graph (fp16 of batch 1 and 8, fp32 of batch 1).
 CHANNELS: of these alone. A row has the shape, the tile, and of its kernel in microseconds: the lower bound, what was predicted and measured, and what
 the median task took. Needs onnx and numpy.
 """
-import concurrent.futures
-import datetime
-import json
 import pathlib
-import re
-import subprocess
 import sys
 import tempfile
 
 import numpy as np
 import onnx
+import profiled
 from onnx import TensorProto, helper, numpy_helper
 
 # channels, height and width, kernel, stride: MobileNetV2, EfficientNet-B0, ConvNeXt; NASNet-A-Large and its like, whose
@@ -53,35 +49,17 @@ def write(folder, channels, size, kernel, stride, batch):
     return path
 
 
-def measure(obelisk, folder, shape, batch, precision):
-    path = write(folder, *shape, batch)
-    words = ["--target", "cuda", "--precision", precision, "--granularity", "op"]
-    said = subprocess.run([obelisk, "compile", path, *words, "--verify", "off", "--to", "schedule", "--explain", "schedule"],
-                          capture_output=True, text=True, check=True)
-    told = subprocess.run([obelisk, "profile", path, *words, "--json"], capture_output=True, text=True, check=True)
-    line = next(line for line in (said.stdout + said.stderr).splitlines() if line.startswith("work ") and "'depthwise'" in line)
-    wave = int(re.search(r": wave (\d+)", line)[1])
-    tile = [int(n) for n in re.search(r"tiles of (\d+) x (\d+)", line).groups()]
-    phase = json.loads(told.stdout)["phases"][wave]
-    row = dict(zip(("channels", "size", "kernel", "stride"), shape), batch=batch, precision=precision, tile=tile, tasks=phase["tasks"])
-    return row | {key: round(phase[key], 3) for key in ("floor_us", "predicted_us", "measured_us", "task_us")}
-
-
 def main():
     obelisk, out = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
     wanted = {int(word) for word in sys.argv[3:]}
     items = [(shape, *how) for shape in SHAPES if not wanted or shape[0] in wanted for how in ((1, "fp16"), (8, "fp16"), (1, "fp32"))]
     with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:  # compiled once, side by side; then timed one after the other
-            list(pool.map(lambda item: measure(obelisk, folder, *item), items))
-        rows = [measure(obelisk, folder, *item) for item in items]
-    smi = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
-    device, _, driver = smi.stdout.splitlines()[0].partition(", ")
-    out.write_text(json.dumps({"device": device, "driver": driver, "date": str(datetime.date.today()),
-                               "command": "bench/micro/depthwise.py", "rows": rows}, indent=1) + "\n")
-    for row in rows:
-        print(json.dumps(row))
+        def measure(item):
+            shape, batch, precision = item
+            path = write(pathlib.Path(folder), *shape, batch)
+            row = dict(zip(("channels", "size", "kernel", "stride"), shape), batch=batch, precision=precision)
+            return row | profiled.kernel(obelisk, path, "depthwise", precision, "op")
+        profiled.record("bench/micro/depthwise.py", items, measure, out)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,13 @@ k is no multiple of eight, as GEMMs and as 1x1 convolutions of square images.
 A row has rows, columns (N) and k (K), the tile, bytes of weights, and of its kernel in microseconds: the lower bound, what
 was predicted and measured, and what the median task took; weights over the time measured in GB/s. Needs onnx and numpy.
 """
-import concurrent.futures
-import datetime
-import json
 import pathlib
-import re
-import subprocess
 import sys
 import tempfile
 
 import numpy as np
 import onnx
+import profiled
 from onnx import TensorProto, helper, numpy_helper
 
 # rows, N, K
@@ -49,39 +45,20 @@ def write(folder, kind, rows, n, k):
     return path
 
 
-def measure(obelisk, folder, kind, rows, n, k, precision):
-    path = folder / f"{kind}_{rows}_{n}_{k}.onnx"
-    words = ["--target", "cuda", "--precision", precision, "--granularity", "stitch"]
-    said = subprocess.run([obelisk, "compile", path, *words, "--verify", "off", "--to", "schedule", "--explain", "schedule"],
-                          capture_output=True, text=True, check=True)
-    told = subprocess.run([obelisk, "profile", path, *words, "--json"], capture_output=True, text=True, check=True)
-    line = next(line for line in (said.stdout + said.stderr).splitlines() if line.startswith("work ") and "'product'" in line)
-    wave = int(re.search(r": wave (\d+)", line)[1])
-    tile = [int(number) for number in re.search(r"tiles of (\d+) x (\d+)", line).groups()]
-    phase = json.loads(told.stdout)["phases"][wave]
-    row = {"kind": kind, "rows": rows * rows if kind == "conv" else rows, "n": n, "k": k, "precision": precision, "tile": tile, "tasks": phase["tasks"]}
-    row |= {key: round(phase[key], 3) for key in ("floor_us", "predicted_us", "measured_us", "task_us")}
-    row["weight_bytes"] = n * k * (4 if precision == "fp32" else 2)
-    return row | {"weights_gb_s": round(row["weight_bytes"] / max(row["measured_us"], 1e-3) / 1e3, 1)}
-
-
 def main():
     obelisk, out = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
     items = [("gemm", *shape, "fp32") for shape in FEW_ROWS]
     items += [("gemm", *shape, "fp16") for shape in UNEVEN] + [("conv", *shape, "fp16") for shape in POINTWISE]
     with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        for item in items:
-            write(folder, *item[:4])
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:  # compiled once, side by side; then timed one after the other
-            list(pool.map(lambda item: measure(obelisk, folder, *item), items))
-        rows = [measure(obelisk, folder, *item) for item in items]
-    smi = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
-    device, _, driver = smi.stdout.splitlines()[0].partition(", ")
-    out.write_text(json.dumps({"device": device, "driver": driver, "date": str(datetime.date.today()),
-                               "command": "bench/micro/few_rows.py", "rows": rows}, indent=1) + "\n")
-    for row in rows:
-        print(json.dumps(row))
+        paths = {item: write(pathlib.Path(folder), *item[:4]) for item in items}
+
+        def measure(item):
+            kind, rows, n, k, precision = item
+            row = {"kind": kind, "rows": rows * rows if kind == "conv" else rows, "n": n, "k": k, "precision": precision}
+            row |= profiled.kernel(obelisk, paths[item], "product", precision, "stitch")
+            row["weight_bytes"] = n * k * (4 if precision == "fp32" else 2)
+            return row | {"weights_gb_s": round(row["weight_bytes"] / max(row["measured_us"], 1e-3) / 1e3, 1)}
+        profiled.record("bench/micro/few_rows.py", items, measure, out)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,11 @@ int smallest(const ModelTimes& model, int rows) {
   return least;
 }
 
+/// By what programs are slowed down that fill so many slots of a machine that has `slots`.
+double crowded(int fill, int slots) {
+  return std::max(static_cast<double>(fill) / static_cast<double>(slots), 1.0);
+}
+
 /// What a run takes: beside others where it leaves room for them, else as of late.
 Time usual(const VariantTime& variant) { return std::max(variant.alone, variant.beside); }
 
@@ -260,7 +265,7 @@ class Deciding {
 
   void vliw() {
     left_.assign(times_.models.size(), 0);
-    for (const size_t f : active_)  // who is away asks for no slots
+    for (const size_t f : active_)  // models whose weights are away get no slots
       if (const int m = window_.flows()[f].model; model(m).away == Time(0))
         left_[static_cast<size_t>(m)] = window_.waiting_of(m);
     for (const GiveUp& given : made_.given_up)
@@ -376,8 +381,7 @@ class Deciding {
       const VariantTime& variant = timed.variants[v];
       if (!holds(timed, variant, head(f).rows) || variant.batch != smallest(timed, head(f).rows))
         continue;
-      const double crowd = std::max(
-          static_cast<double>(fill + variant.width) / static_cast<double>(window_.slots()), 1.0);
+      const double crowd = crowded(fill + variant.width, window_.slots());
       const Time time = scaled(expected(f, variant), crowd);
       if (time < least) least = time, chosen = static_cast<int>(v);
     }
@@ -866,8 +870,7 @@ bool overlaps_in_time(const Window& window, const ModelTimes& model, Time now, c
       if (run.machine == machine) fill += run.slots + run.beside, beside += run.beside > 0;
     if (beside >= policy.overlap) continue;
     for (const VariantTime& variant : model.variants) {
-      const double crowd =
-          std::max(static_cast<double>(fill + variant.width) / window.slots(), 1.0);
+      const double crowd = crowded(fill + variant.width, window.slots());
       if (holds(model, variant, job.rows) && variant.batch == smallest(model, job.rows) &&
           now + scaled(usual(variant) * passes(variant, job.rows),
                        crowd * std::max(policy.margin, window.caution(job.model))) <=

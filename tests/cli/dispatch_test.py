@@ -259,7 +259,7 @@ def test_a_search_finds_what_takes_less_and_is_kept(obelisk, gpu, model, tmp_pat
     assert found == "search" and launches > 100
     assert searched["search"] < 0.99 * min(times.values())
     assert better != kernels
-    # It is found again, by whoever asks for auto, and not searched for in no more seconds.
+    # Later runs with --dispatch auto reuse it; asking for no more seconds does not search again.
     for flags in ((), ("--search-seconds", "1")):
         assert chosen(*flags) == ("search", searched, better, 0)
 

@@ -230,7 +230,7 @@ void add_simulate(CLI::App& verb, SimulateFlags& flags) {
       ->delimiter(',');
   verb.add_option("--without", flags.without,
                   "parts of vliw that are left out: batches, narrow, foresee, hold, reserve, "
-                  "shares, admission, promise")
+                  "instances, overlap, shares, admission, promise")
       ->delimiter(',');
   verb.add_option("--gpus", flags.gpus, "machines like the one of the times")
       ->check(CLI::Range(1, 1024));

@@ -858,7 +858,7 @@ TEST(Scheduler, WhatWouldBeLateOnSlotsThatBecomeFreeOverlaps) {
   // Who has time waits.
   arrives(3, 1, 0us, 2000us);
   EXPECT_TRUE(step(0us).empty());
-  // Whoever runs is not made late: 1100 us and another 100 are beyond its deadline.
+  // No running program is made late: 1100 us and another 100 are beyond its deadline.
   Window other(1, 8);
   other.add_tenant(1);
   other.arrive({.key = 1, .model = 0, .deadline = Time(1050us)}, policy);

@@ -88,9 +88,9 @@ static __device__ __noinline__ void fma_few_rows() {
         for (int e = 0; e < 4; ++e)
           v[e] = e < there ? load_shared_word(shared_address(of) + 4 * e) : 0;
         store_shared16(to, v);
-      } else if (unit == 0) {
+      } else if (unit == 0 && there % 4 == 0) { /* a copy is whole: A may end behind k */
         copy_piece<16>(to, of, there * 4);
-      } else if (unit == 8) {
+      } else if (unit % 8 == 0 && there % 2 == 0) {
         copy_piece<8>(to, of, there * 4);
       } else {
         copy_piece<4>(to, of, there * 4);
