@@ -107,6 +107,10 @@ obelisk::CompileOptions options_of(const nb::dict& given,
       o.target = nb::cast<std::string>(value);
     else if (name == "granularity")
       o.granularity = nb::cast<std::string>(value);
+    else if (name == "dispatch")
+      o.dispatch = nb::cast<std::string>(value);
+    else if (name == "search_seconds")
+      o.search_seconds = nb::cast<double>(value);
     else if (name == "precision")
       o.precision = nb::cast<std::string>(value);
     else if (name == "memory_limit")

@@ -17,14 +17,33 @@ Result<graph::Graph> import(const Network& network, const Options& options, Comp
   return frontends::import_onnx(*network.model, options.import, &made.import_report);
 }
 
+bool loads(const Options& options) {
+  return options.to.empty() || options.to == "load" || options.to == "dispatch" ||
+         options.to == "verify";
+}
+
 /// Opens the GPU that `load` will ask for: starting the driver takes as long as some passes, and a
 /// core.
 std::future<void> open_gpu_meanwhile(const Options& options) {
   const auto machine = machine::device(options.target, options.sms);
-  const bool loads = options.to.empty() || options.to == "load" || options.to == "verify";
-  if (!loads || !machine.ok() || machine->family != machine::Family::kCuda) return {};
+  if (!loads(options) || !machine.ok() || machine->family != machine::Family::kCuda) return {};
   return std::async(std::launch::async,
                     [gpu = options.load.gpu] { (void)runtime::describe_gpu(gpu); });
+}
+
+/// What orders the kernels of a graph: where no policy is given, `auto` where the program is loaded
+/// on its GPU and can be measured, else `waves`.
+schedule::DispatchOptions dispatch_for(const Options& options, const machine::Machine& machine) {
+  schedule::DispatchOptions how = options.dispatch;
+  if (!how.policy.empty()) return how;
+  how.policy = options.orders_kernels() ? "auto" : "waves";
+  const bool may_be_graph = machine.family == machine::Family::kCuda &&
+                            options.granularity != Granularity::kMono;
+  if (how.policy == "waves" && may_be_graph && loads(options)) {
+    const auto gpu = runtime::describe_gpu(options.load.gpu);
+    if (gpu.ok() && gpu->architecture == options.target) how.policy = "auto";
+  }
+  return how;
 }
 
 /// The strategies that are compiled for: one, or where a GPU's granularity is left open one of
@@ -73,7 +92,7 @@ Status lower(const machine::Machine& machine, const Options& options, Lowered& m
       "schedule",
       [&] {
         made.tasks = schedule::build(made.graph, made.plan, machine, strategy);
-        return options.orders_kernels()
+        return options.orders_kernels() && strategy.granularity != Granularity::kMono
                    ? schedule::place_by_order(made.graph, made.plan, machine, made.tasks)
                    : ok_status();
       },
@@ -127,18 +146,44 @@ void keep(Attempt& attempt, Compilation& made) {
             std::back_inserter(made.explanations));
 }
 
-/// Keeps the attempt whose program is the quickest, or the first where none can be.
-Status load_quickest_of(std::vector<Attempt>& attempts, const Options& options,
-                        const runtime::LoadOptions& load, Compilation& made) {
+/// Loads them and chooses the quickest. Graphs are compared in waves first; those that are near the
+/// quickest get their dispatch, and are compared again.
+Result<Choice> choose(std::vector<Attempt>& attempts, const Options& options,
+                      const machine::Machine& machine, const runtime::LoadOptions& load,
+                      const std::function<std::vector<Tensor>()>& inputs) {
+  constexpr double kNear = 2;  // what lanes in place of waves gain at most, as far as was measured
   std::vector<std::shared_ptr<const runtime::Program>> programs;
   for (const Attempt& attempt : attempts) programs.push_back(attempt.made.program);
-  auto choice = load_quickest(programs, load, [&] {
+  TRY(std::vector<Candidate> candidates, load_candidates(programs, load));
+  TRY(Choice choice, choose_granularity(std::move(candidates), inputs));
+  if (!options.orders_kernels()) return choice;
+  const double least = choice.candidates[choice.chosen].us;
+  bool ordered = false;
+  for (size_t k = 0; k < attempts.size(); ++k) {
+    Candidate& each = choice.candidates[k];
+    const bool near = choice.measured ? each.us <= kNear * least : k == choice.chosen;
+    if (!each.executable || each.granularity == Granularity::kMono || !near) continue;
+    const auto in_waves = each.executable;
+    TRY(attempts[k].made.dispatching,
+        dispatch_kernels(options, machine, attempts[k].made, each.executable));
+    ordered = ordered || each.executable != in_waves;
+  }
+  if (!ordered || !choice.measured) return choice;
+  return choose_granularity(std::move(choice.candidates), inputs);
+}
+
+/// Keeps the attempt whose program is the quickest, or the first where none can be.
+Status load_quickest_of(std::vector<Attempt>& attempts, const Options& options,
+                        const machine::Machine& machine, const runtime::LoadOptions& load,
+                        Compilation& made) {
+  auto choice = choose(attempts, options, machine, load, [&] {
     return verify::generate_inputs(made.graph, options.verification.seed);
   });
   keep(attempts[choice.ok() ? choice->chosen : 0], made);
   if (!choice.ok()) return choice.error();
   made.choice = std::move(*choice);
-  made.executable = std::move(made.choice->executable);
+  made.executable = made.choice->candidates[made.choice->chosen].executable;
+  for (Candidate& each : made.choice->candidates) each.executable = nullptr;
   made.program =
       std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
   return ok_status();
@@ -190,12 +235,14 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
         return explain_target(machine, options.target, options.sms > 0, explain);
       }));
 
+  Options ordered = options;
+  if (step.works()) ordered.dispatch = dispatch_for(options, machine);
   std::vector<Attempt> attempts;
   for (const machine::Strategy& strategy : strategies_for(machine, options)) {
     Attempt& attempt = attempts.emplace_back();
     attempt.made.strategy = strategy, attempt.made.graph = made.graph;
     step.explain_into(attempt.explanations);
-    const Status lowered = lower(machine, options, attempt.made, step);
+    const Status lowered = lower(machine, ordered, attempt.made, step);
     step.explain_into(made.explanations);
     if (lowered.ok()) continue;
     keep(attempt, made);
@@ -213,7 +260,7 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
             options.progress("load", std::min(0.95, step.done() + Steps::share("load") * done /
                                                                       std::max(total, 1)));
           };
-        if (attempts.size() > 1) return load_quickest_of(attempts, options, load, made);
+        if (attempts.size() > 1) return load_quickest_of(attempts, ordered, machine, load, made);
         return put(made.executable, runtime::load(made.program, load));
       },
       nothing_to_check,
@@ -223,10 +270,16 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
 
   TRY_STATUS(step(
       "dispatch",
-      [&] {
-        const bool asked = options.orders_kernels() || options.wants_dispatch ||
+      [&]() -> Status {
+        const bool asked = ordered.orders_kernels() || options.wants_dispatch ||
                            options.to == "dispatch" || options.explain.count("dispatch") > 0;
-        return asked ? dispatch_kernels(options, machine, made) : ok_status();
+        const bool is_graph =
+            made.program->on_gpu() && made.program->granularity != Granularity::kMono;
+        if (!asked || !is_graph || made.dispatching) return ok_status();
+        TRY(made.dispatching, dispatch_kernels(ordered, machine, made, made.executable));
+        made.program =
+            std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
+        return ok_status();
       },
       nothing_to_check, [&](bool explain) { return explain_dispatch(made, explain); }));
 

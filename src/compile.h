@@ -58,10 +58,16 @@ struct Options {
   std::set<std::string> disabled;  // passes left out
   bool check_tables =
       false;  // a shadow run of every table (schedule/shadow_run.h), beside what is always checked
-  schedule::DispatchOptions dispatch;  // of a graph of kernels: their order and lanes (sms and
-                                       // priorities follow from the machine)
+  /// Of a graph of kernels: their order and lanes (sms and priorities follow from the machine).
+  /// No policy: `auto` where the program is loaded on its GPU, so that it is measured, else `waves`.
+  schedule::DispatchOptions dispatch{.policy = ""};
   std::vector<schedule::Dispatched> dispatch_from;  // the same, given: by position
-  bool orders_kernels() const { return dispatch.policy != "waves" || !dispatch_from.empty(); }
+  bool orders_kernels() const {
+    const bool has_lanes =
+        !dispatch.launch_order.empty() || dispatch.streams > 0 || dispatch.search_seconds > 0;
+    return dispatch.policy.empty() ? has_lanes || !dispatch_from.empty()
+                                   : dispatch.policy != "waves" || !dispatch_from.empty();
+  }
   bool wants_dispatch = false;  // Compilation::dispatching also where waves are what runs
   bool batch_invariant =
       false;  // of a GPU: a row has the same bits in a program of any batch (a core's have anyway)
@@ -81,6 +87,7 @@ struct Lowered {
   schedule::TaskGraph tasks;
   codegen::Source source;
   std::shared_ptr<const runtime::Program> program;
+  std::optional<Dispatching> dispatching;  // of a graph of kernels that were ordered
 };
 
 /// What the steps made; complete up to where they went. Where a granularity was left open: for the
@@ -93,7 +100,6 @@ struct Compilation : Lowered {
   std::shared_ptr<const HostTail> tail;  // what follows the program's answers, where it is allowed
   std::optional<Choice> choice;          // of granularity, when it was left open
   std::optional<verify::Report> verification;
-  std::optional<Dispatching> dispatching;  // of a graph of kernels, where it was asked for
 
   struct Timing {
     std::string step;

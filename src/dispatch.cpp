@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "compile.h"
 #include "kernel_profiles.h"
@@ -11,24 +12,30 @@
 namespace obelisk::compiler {
 namespace {
 
-std::vector<schedule::Kernel> kernels_of(const Compilation& made, const machine::Machine& machine) {
-  const runtime::Program& program = *made.program;
+/// What was lowered, and its executable as it was loaded: in waves.
+struct Loaded {
+  const Lowered& made;
+  std::shared_ptr<const runtime::Executable> executable;
+};
+
+std::vector<schedule::Kernel> kernels_of(const Loaded& in_waves, const machine::Machine& machine) {
+  const runtime::Program& program = in_waves.executable->program();
   const double ridge = machine.flops_per_sm / machine.bytes_per_sm;
   std::vector<schedule::Kernel> kernels;
-  for (size_t w = 0; w < made.tasks.works.size(); ++w) {
-    const stitch::Group& group = made.plan.groups[static_cast<size_t>(made.tasks.works[w].group)];
+  for (size_t w = 0; w < in_waves.made.tasks.works.size(); ++w) {
+    const stitch::Group& group = in_waves.made.plan.groups[static_cast<size_t>(in_waves.made.tasks.works[w].group)];
     const graph::NodeId anchor = group.anchor == graph::kNone ? group.nodes.front() : group.anchor;
     schedule::Kernel kernel{.name = program.works[w].label, .launches = false};
-    if (kernel.name.empty()) kernel.name = ops::to_string(made.graph.node(anchor).op);
+    if (kernel.name.empty()) kernel.name = ops::to_string(in_waves.made.graph.node(anchor).op);
     const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
     const schedule::Classified classified =
         schedule::classify(static_cast<double>(group.cost.flops.count), bytes, ridge,
-                           ops::to_string(made.graph.node(anchor).op));
+                           ops::to_string(in_waves.made.graph.node(anchor).op));
     kernel.kind = classified.kind, kernel.why_kind = classified.why;
     kernels.push_back(std::move(kernel));
   }
-  const std::vector<schedule::Need> needs = schedule::kernel_needs(made.plan, made.tasks, machine);
-  for (const runtime::LaunchReport& launch : made.executable->launches()) {
+  const std::vector<schedule::Need> needs = schedule::kernel_needs(in_waves.made.plan, in_waves.made.tasks, machine);
+  for (const runtime::LaunchReport& launch : in_waves.executable->launches()) {
     schedule::Kernel& kernel = kernels[static_cast<size_t>(launch.work)];
     kernel.launches = true;
     kernel.demand = {launch.shared_bytes, launch.threads, launch.registers, launch.ctas,
@@ -38,13 +45,13 @@ std::vector<schedule::Kernel> kernels_of(const Compilation& made, const machine:
 }
 
 /// The same program and machine code, its kernels dispatched like that.
-Result<std::shared_ptr<const runtime::Executable>> dispatched(const Compilation& made,
+Result<std::shared_ptr<const runtime::Executable>> dispatched(const Loaded& in_waves,
                                                               const schedule::Dispatch& dispatch,
                                                               const runtime::LoadOptions& load) {
-  if (dispatch.policy == "waves") return made.executable;
-  runtime::Program program = *made.program;
+  if (dispatch.policy == "waves") return in_waves.executable;
+  runtime::Program program = in_waves.executable->program();
   program.dispatch = dispatch.kernels;
-  program.objects = made.executable->objects();  // what was compiled stays
+  program.objects = in_waves.executable->objects();  // what was compiled stays
   return runtime::load(std::make_shared<runtime::Program>(std::move(program)), load);
 }
 
@@ -89,15 +96,15 @@ std::optional<schedule::Dispatch> found_before(const Dispatching& all,
 /// the best before it, and the last of these with `best`, which it has to leave behind by what a
 /// dispatch is worth leaving for; else the profile says that nothing was found.
 Result<std::optional<schedule::Dispatch>> search_by_measurement(
-    const Options& options, const schedule::DispatchOptions& how, const Compilation& made,
+    const Options& options, const schedule::DispatchOptions& how, const Loaded& in_waves,
     const Dispatching& all, const schedule::Dispatch& from, const schedule::Dispatch& best,
     const std::vector<Tensor>& inputs, KernelProfile& profile) {
   constexpr double kBetter = 0.997;  // of the best before it: less is noise
   runtime::LoadOptions load = options.load;
   TRY(load.device_weights, runtime::DeviceWeights::create(load.gpu));  // one copy for all
-  TRY(std::shared_ptr<const runtime::Executable> leading, dispatched(made, from, load));
+  TRY(std::shared_ptr<const runtime::Executable> leading, dispatched(in_waves, from, load));
   const auto judge = [&](const schedule::Dispatch& candidate) -> Result<bool> {
-    auto loaded = dispatched(made, candidate, load);
+    auto loaded = dispatched(in_waves, candidate, load);
     if (!loaded.ok() && loaded.error().code == Code::kMemory) return false;
     TRY(const std::shared_ptr<const runtime::Executable> other, std::move(loaded));
     std::vector<Timed> timed{{leading.get()}, {other.get()}};
@@ -112,7 +119,7 @@ Result<std::optional<schedule::Dispatch>> search_by_measurement(
   profile.found = {.seconds = how.search_seconds};
   profile.us.erase("search");
   if (searched.better == 0) return std::optional<schedule::Dispatch>();
-  TRY(const auto before, dispatched(made, best, load));
+  TRY(const auto before, dispatched(in_waves, best, load));
   std::vector<Timed> timed{{before.get()}, {leading.get()}};
   TRY_STATUS(time_in_turns(timed, inputs));
   profile.us[best.policy] = timed[0].us, profile.us["search"] = timed[1].us;
@@ -127,10 +134,10 @@ Result<std::optional<schedule::Dispatch>> search_by_measurement(
 /// durations and timed in turns. What was measured before, of the same program on the same GPU, is
 /// not measured again.
 Status choose_by_measurement(const Options& options, const std::vector<int>& waves,
-                             const schedule::DispatchOptions& how, Compilation& made,
+                             const schedule::DispatchOptions& how, const Loaded& in_waves,
                              Dispatching& all) {
   const KernelProfiles profiles(runtime::cache_folder(options.load.cache_dir));
-  const Hash key = profile_key(*made.executable, how);
+  const Hash key = profile_key(*in_waves.executable, how);
   const std::optional<KernelProfile> known = profiles.find(key);
   KernelProfile profile = known.value_or(KernelProfile{});
   const auto make = [&](const std::string& policy) {
@@ -142,10 +149,14 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
 
   std::vector<Tensor> inputs;
   std::shared_ptr<const runtime::Executable> sequential;
+  runtime::LoadOptions load = options.load;  // of what is only measured
   if (!known) {
-    inputs = verify::generate_inputs(made.graph, options.verification.seed);
+    if (!load.device_weights) {  // one copy for all
+      TRY(load.device_weights, runtime::DeviceWeights::create(load.gpu));
+    }
+    inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
     TRY(const schedule::Dispatch one_lane, make("sequential"));
-    TRY(sequential, dispatched(made, one_lane, options.load));
+    TRY(sequential, dispatched(in_waves, one_lane, load));
     TRY(profile.nanos, measure_kernels(*sequential, inputs));
   }
   for (const auto& [kernel, nanos] : profile.nanos)
@@ -161,7 +172,7 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
     std::vector<std::shared_ptr<const runtime::Executable>> executables;
     std::vector<Timed> timed;
     for (const schedule::Dispatch& one : dispatches) {
-      auto loaded = one.policy == "sequential" ? sequential : dispatched(made, one, options.load);
+      auto loaded = one.policy == "sequential" ? sequential : dispatched(in_waves, one, load);
       if (!loaded.ok() && loaded.error().code != Code::kMemory) return loaded.error();
       executables.push_back(loaded.ok() ? *loaded
                                         : nullptr);  // no room beside the others: left out
@@ -172,7 +183,7 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
       for (const Timed& each : timed)
         if (each.executable == executables[k].get() && each.refused.empty())
           profile.us[dispatches[k].policy] = each.us;
-    profiles.keep(key, *made.executable->device(), all.kernels, profile);
+    profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
   }
 
   size_t best = 0;
@@ -198,10 +209,10 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
     size_t from = 1;
     for (size_t k = 2; k < dispatches.size(); ++k)
       if (us_of(k) < us_of(from)) from = k;
-    if (inputs.empty()) inputs = verify::generate_inputs(made.graph, options.verification.seed);
-    TRY(found, search_by_measurement(options, how, made, all, found ? *found : dispatches[from],
+    if (inputs.empty()) inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
+    TRY(found, search_by_measurement(options, how, in_waves, all, found ? *found : dispatches[from],
                                      dispatches[best], inputs, profile));
-    profiles.keep(key, *made.executable->device(), all.kernels, profile);
+    profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
   }
   if (const auto us = profile.us.find("search"); us != profile.us.end())
     times += fmt::format(", search {:.1f}", us->second);
@@ -238,24 +249,38 @@ Status search_by_prediction(const std::vector<int>& waves, const schedule::Dispa
   return ok_status();
 }
 
+/// Whether no two kernels of any wave launch: each follows the one before it.
+bool follow_one_another(const std::vector<int>& waves,
+                        const std::vector<schedule::Kernel>& kernels) {
+  std::set<int> seen;
+  for (size_t k = 0; k < kernels.size(); ++k)
+    if (kernels[k].launches && !seen.insert(waves[k]).second) return false;
+  return true;
+}
+
 }  // namespace
 
-Status dispatch_kernels(const Options& options, const machine::Machine& machine,
-                        Compilation& made) {
-  if (!made.program->on_gpu() || made.program->granularity == machine::Granularity::kMono)
-    return ok_status();
+Result<Dispatching> dispatch_kernels(const Options& options, const machine::Machine& machine,
+                                     const Lowered& made,
+                                     std::shared_ptr<const runtime::Executable>& executable) {
+  const Loaded in_waves{made, executable};
   Dispatching all;
   TRY(all.dependencies, schedule::true_dependencies(made.graph, made.plan, made.tasks));
   TRY_STATUS(schedule::validate_order(made.graph, made.plan, made.tasks, all.dependencies.dag));
-  all.kernels = kernels_of(made, machine);
+  all.kernels = kernels_of(in_waves, machine);
   std::vector<int> waves;
   for (const schedule::Work& work : made.tasks.works) waves.push_back(work.wave);
   schedule::DispatchOptions how = options.dispatch;
-  how.sms = made.program->sms;
+  how.sms = executable->program().sms;
   how.node_nanos = machine.costs.graph_node, how.edge_nanos = machine.costs.graph_edge;
-  const runtime::DeviceReport* device = made.executable->device();
-  if (options.dispatch_from.empty() && how.policy == "auto" && device && !device->gpu.empty()) {
-    TRY_STATUS(choose_by_measurement(options, waves, how, made, all));
+  const runtime::DeviceReport* device = executable->device();
+  const bool chooses = options.dispatch_from.empty() && how.policy == "auto";
+  if (chooses && follow_one_another(waves, all.kernels)) {
+    how.policy = "waves", how.launch_order.clear(), how.streams = 0, how.search_seconds = 0;
+    TRY(all.dispatch, schedule::dispatch(all.dependencies.dag, all.kernels, waves, how));
+    all.dispatch.reason = "waves: every kernel follows the one before it";
+  } else if (chooses && device && !device->gpu.empty()) {
+    TRY_STATUS(choose_by_measurement(options, waves, how, in_waves, all));
   } else if (options.dispatch_from.empty()) {
     TRY(all.dispatch, schedule::dispatch(all.dependencies.dag, all.kernels, waves, how));
     if (how.search_seconds > 0) TRY_STATUS(search_by_prediction(waves, how, all));
@@ -270,11 +295,8 @@ Status dispatch_kernels(const Options& options, const machine::Machine& machine,
                    "--dispatch-from takes what --emit dispatch wrote of this program"};
     all.dispatch.predicted_nanos = schedule::predict(all.dispatch.kernels, all.kernels, how);
   }
-  TRY(made.executable, dispatched(made, all.dispatch, options.load));
-  made.program =
-      std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
-  made.dispatching = std::move(all);
-  return ok_status();
+  TRY(executable, dispatched(in_waves, all.dispatch, options.load));
+  return all;
 }
 
 std::string explain_dispatch(const Compilation& made, bool explain) {

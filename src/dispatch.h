@@ -5,11 +5,15 @@
 /// compiled code.
 #pragma once
 
+#include <memory>
+
+#include "runtime/runtime.h"
 #include "schedule/schedule.h"
 
 namespace obelisk::compiler {
 
 struct Options;
+struct Lowered;
 struct Compilation;
 
 /// What was decided, and from what.
@@ -19,11 +23,13 @@ struct Dispatching {
   schedule::Dispatch dispatch;
 };
 
-/// Dependencies, kernels and dispatch of a loaded compilation. Where the dispatch is not waves, its
-/// program and its executable get it. `auto` measures where the program's GPU is, and predicts
-/// where it is not. Nothing is done for what is no graph of kernels. Errors: kBuild, kUsage for a
-/// dispatch that was given and does not fit, those of loading.
-Status dispatch_kernels(const Options& options, const machine::Machine& machine, Compilation& made);
+/// Dependencies, kernels and dispatch of a loaded graph of kernels. Where the dispatch is not waves,
+/// `executable` is replaced by one that has it. `auto` measures where the program's GPU is, and
+/// predicts where it is not; kernels that all follow one another have nothing to choose. Errors:
+/// kBuild, kUsage for a dispatch that was given and does not fit, those of loading.
+Result<Dispatching> dispatch_kernels(const Options& options, const machine::Machine& machine,
+                                     const Lowered& made,
+                                     std::shared_ptr<const runtime::Executable>& executable);
 
 /// As text, with the dependencies when explaining.
 std::string explain_dispatch(const Compilation& made, bool explain);

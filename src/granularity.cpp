@@ -95,9 +95,9 @@ Result<Choice> choose_granularity(std::vector<Candidate> candidates,
   return choice;
 }
 
-Result<Choice> load_quickest(const std::vector<std::shared_ptr<const runtime::Program>>& programs,
-                             const runtime::LoadOptions& options,
-                             const std::function<std::vector<Tensor>()>& inputs) {
+Result<std::vector<Candidate>> load_candidates(
+    const std::vector<std::shared_ptr<const runtime::Program>>& programs,
+    const runtime::LoadOptions& options) {
   std::vector<Candidate> candidates;
   std::optional<Error>
       too_large;  // beyond the memory limit: one granularity may be where another is not
@@ -117,10 +117,7 @@ Result<Choice> load_quickest(const std::vector<std::shared_ptr<const runtime::Pr
     candidates.push_back(std::move(candidate));
   }
   if (!any && too_large) return *too_large;
-  TRY(Choice choice, choose_granularity(std::move(candidates), inputs));
-  choice.executable = choice.candidates[choice.chosen].executable;
-  for (Candidate& each : choice.candidates) each.executable = nullptr;
-  return choice;
+  return candidates;
 }
 
 }  // namespace obelisk::compiler

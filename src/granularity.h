@@ -33,7 +33,6 @@ struct Candidate {
 struct Choice {
   std::vector<Candidate> candidates;
   size_t chosen = 0;
-  std::shared_ptr<const runtime::Executable> executable;  // of load_quickest: the chosen one
   bool measured = false;
   /// "mono: 61.2 us, the least of op 190.3, stitch 80.1 (measured)"
   std::string text() const;
@@ -45,16 +44,16 @@ double phase_us(const runtime::Program& program);
 /// Microseconds of a run by the table: each wave's busiest SM, and what a phase costs.
 double predicted_us(const runtime::Program& program);
 
-/// Fills in times and chooses. `inputs` for measuring are asked for once. Errors: that of the first
+/// Fills in times and chooses. `inputs` for measuring are generated once. Errors: that of the first
 /// candidate, when all are refused.
 Result<Choice> choose_granularity(std::vector<Candidate> candidates,
                                   const std::function<std::vector<Tensor>()>& inputs);
 
-/// Loads programs of one network, each of another granularity, and chooses: the candidates stand in
-/// their order, without executables. Errors: as above, kMemory where a limit lets none be, and
-/// those of loading.
-Result<Choice> load_quickest(const std::vector<std::shared_ptr<const runtime::Program>>& programs,
-                             const runtime::LoadOptions& options,
-                             const std::function<std::vector<Tensor>()>& inputs);
+/// Loads programs of one network, each of another granularity: the candidates, in their order. One
+/// that the GPU or a limit does not allow is refused. Errors: kMemory where the limit allows none,
+/// and those of loading.
+Result<std::vector<Candidate>> load_candidates(
+    const std::vector<std::shared_ptr<const runtime::Program>>& programs,
+    const runtime::LoadOptions& options);
 
 }  // namespace obelisk::compiler

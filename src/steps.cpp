@@ -104,16 +104,18 @@ Status check_names(const Options& options) {
     if (!contains(passes, name))
       return Error{Code::kUsage, "compile", fmt::format("no pass is called '{}'", name), "",
                    "passes: " + joined(passes)};
-  TRY_STATUS(schedule::check_options(options.dispatch));
-  const bool is_graph = options.target != "cpu" && options.granularity &&
-                        *options.granularity != machine::Granularity::kMono;
-  if (options.orders_kernels() && !is_graph)
+  schedule::DispatchOptions dispatch = options.dispatch;
+  if (dispatch.policy.empty()) dispatch.policy = "auto";
+  TRY_STATUS(schedule::check_options(dispatch));
+  const bool may_be_graph = options.target != "cpu" && options.granularity != Granularity::kMono;
+  if (options.orders_kernels() && !may_be_graph)
     return Error{Code::kUsage, "compile",
                  fmt::format("a dispatch orders the kernels of a graph; {} has none",
-                             options.target == "cpu" ? "a CPU"
-                             : options.granularity   ? "granularity mono"
-                                                     : "granularity auto, which is left open,"),
-                 "", "--target cuda or an architecture, with --granularity op or stitch"};
+                             options.target == "cpu" ? "a CPU" : "granularity mono"),
+                 "", "--target cuda or an architecture, with --granularity op, stitch or auto"};
+  if (!options.dispatch_from.empty() && !options.granularity)
+    return Error{Code::kUsage, "compile", "a dispatch that was written is of one granularity", "",
+                 "--granularity op or stitch"};
   return ok_status();
 }
 

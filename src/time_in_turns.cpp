@@ -20,17 +20,19 @@ Result<std::unique_ptr<runtime::Context>> run_once(const runtime::Executable& ex
 }
 
 Status time_in_turns(std::vector<Timed>& all, const std::vector<Tensor>& inputs) {
-  constexpr int kRounds = 4, kRuns = 20;
+  constexpr int kRounds = 4, kFewest = 3, kMost = 20;
+  constexpr double kLongest = 20e3;  // us of one round of one program: long ones run fewer times
   struct Running {
     Timed* timed;
     std::unique_ptr<runtime::Context> context;
     std::vector<double> us;
+    int runs = kFewest;
   };
   std::vector<Running> running;
   for (Timed& each : all) {
     auto context = run_once(*each.executable, inputs);
     if (context.ok()) {
-      running.push_back({&each, std::move(*context), {}});
+      running.push_back({&each, std::move(*context), {}, kFewest});
     } else {
       if (context.error().code == Code::kDevice) return context.error();
       each.refused = context.error().message;
@@ -39,12 +41,15 @@ Status time_in_turns(std::vector<Timed>& all, const std::vector<Tensor>& inputs)
   for (int round = 0; round < kRounds; ++round)
     for (Running& each : running) {
       if (!each.timed->refused.empty()) continue;
-      auto us = each.context->device_us(kRuns);
+      auto us = each.context->device_us(each.runs);
       if (!us.ok()) {
         if (us.error().code == Code::kDevice) return us.error();
         each.timed->refused = us.error().message;
       } else if (round > 0) {
         each.us.insert(each.us.end(), us->begin(), us->end());
+      } else {
+        const double longest = std::max(1.0, *std::max_element(us->begin(), us->end()));
+        each.runs = static_cast<int>(std::clamp<double>(kLongest / longest, kFewest, kMost));
       }
     }
   for (Running& each : running) {

@@ -316,6 +316,8 @@ def compile(  # noqa: A001
     *,
     values: Optional[Mapping[str, Union[int, Sequence[int]]]] = None,
     granularity: str = "auto",
+    dispatch: str = "",
+    search_seconds: float = 0,
     threads: int = 0,
     verify: bool = True,
     verify_seconds: float = 10,
@@ -337,6 +339,10 @@ def compile(  # noqa: A001
     shapes           of inputs, {"pixels": (8, 3, 224, 224)}; of symbolic dimensions, {"batch": 8}; a pair is a range, {"seq": (1, 512)}.
                      What is not bound here is taken from the arrays of a call: a program for each shape, compiled once.
     values           of inputs that shapes depend on
+    granularity      of a GPU: "mono" (one kernel), "stitch" (a graph of stitched kernels), "op" (a kernel an op), "auto" (the quickest)
+    dispatch         of such a graph: which kernels may run beside which: "waves", "sequential", "nimble", "opara", "critical", "auto" (the
+                     quickest, measured); "": "auto" where the GPU is, else "waves"
+    search_seconds   of "auto": for a search over orders and lanes, whose result is kept
     threads          workers of a CPU; 0: one a core
     verify           answers are compared with the reference: AccuracyError when they are too far off
     verify_seconds   that the comparison may take
@@ -350,8 +356,8 @@ def compile(  # noqa: A001
     """
     kind, what = _source(model)
     options: Dict[str, Any] = {
-        "target": target, "precision": precision, "granularity": granularity, "threads": threads, "verify": verify,
-        "verify_seconds": verify_seconds, "memory_limit": memory_limit, "batch_invariant": batch_invariant, "watchdog": watchdog,
+        "target": target, "precision": precision, "granularity": granularity, "dispatch": dispatch,
+        "search_seconds": search_seconds, "threads": threads, "verify": verify, "verify_seconds": verify_seconds, "memory_limit": memory_limit, "batch_invariant": batch_invariant, "watchdog": watchdog,
         "compiler": compiler, "cache": cache, "folder": folder, "in_place": dict(in_place or {}),
         "values": {name: [value] if isinstance(value, int) else list(value) for name, value in (values or {}).items()}}
     kept: Any = None

@@ -48,7 +48,7 @@ def devices() -> List[Any]:
 
 def session_options(base: Any = None, **options: Any) -> Any:
     """`onnxruntime.SessionOptions` (`base`, or new ones) with the provider in it. `options` are named as those of
-    obelisk.compile: target, precision, granularity, threads, verify, verify_seconds, compiler, cache, memory_limit,
+    obelisk.compile: target, precision, granularity, dispatch, search_seconds, threads, verify, verify_seconds, compiler, cache, memory_limit,
     batch_invariant, watchdog."""
     found = devices()
     import onnxruntime

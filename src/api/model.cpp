@@ -164,6 +164,8 @@ std::pair<compiler::Compilation, compiler::FoundMachine> compiled(const compiler
       value_or_raise(compiler::find_machine(wanted.target, wanted.virtual_sms, wanted.threads));
   options.target = machine.target;
   options.granularity = value_or_raise(compiler::parse_wanted_granularity(wanted.granularity));
+  options.dispatch.policy = wanted.dispatch;
+  options.dispatch.search_seconds = wanted.search_seconds;
   options.load.gpu = machine.gpu, options.load.memory_limit = Bytes{wanted.memory_limit};
   options.load.watchdog = wanted.watchdog;
   options.batch_invariant = wanted.batch_invariant;

@@ -105,6 +105,8 @@ obelisk::CompileOptions options_of(const obelisk_compile_options* given,
   if (o.target) out.target = o.target;
   if (o.precision) out.precision = o.precision;
   if (o.granularity) out.granularity = o.granularity;
+  if (o.dispatch) out.dispatch = o.dispatch;
+  if (o.search_seconds > 0) out.search_seconds = o.search_seconds;
   for (size_t k = 0; k < o.dimension_count; ++k) {
     const obelisk_dimension& each = (&there(o.dimensions, "dimensions"))[k];
     out.dimensions[text_of(each.name)] = each.extent;

@@ -38,6 +38,8 @@ CompileOptions options_of(const std::vector<std::pair<std::string, std::string>>
     OPTION(target),
     OPTION(precision),
     OPTION(granularity),
+    OPTION(dispatch),
+    OPTION(search_seconds),
     OPTION(threads),
     OPTION(verify),
     OPTION(verify_seconds),
@@ -64,6 +66,7 @@ CompileOptions options_of(const std::vector<std::pair<std::string, std::string>>
   if (!passes::parse_precision(o.precision))
     refuse("there is no precision '" + o.precision + "'", "keep, fp32, tf32, fp16 or bf16");
   must(compiler::parse_wanted_granularity(o.granularity));
+  if (!o.dispatch.empty()) must(schedule::check_options({.policy = o.dispatch}));
   must(compiler::find_machine(o.target, o.virtual_sms, o.threads));
   return o;
 }

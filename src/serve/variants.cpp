@@ -119,6 +119,7 @@ Result<compiler::Compilation> Programs::lower(int batch, int width, const std::s
     return usage(fmt::format("there is no precision '{}'", config_.precision),
                  "keep, fp32, tf32, fp16 or bf16");
   options.passes.precision = *precision;
+  options.dispatch.policy = "waves";  // measuring orders would disturb what the GPU serves
   if (device_->target() != "cpu") {
     TRY(options.granularity, compiler::parse_wanted_granularity(config_.granularity));
   }

@@ -105,6 +105,16 @@ struct Tried {
   std::string text;
 };
 
+/// How the kernels of a graph are ordered: of each seed another way.
+schedule::DispatchOptions dispatch_of(uint64_t seed) {
+  constexpr const char* kPolicies[] = {"waves", "sequential", "nimble", "opara", "critical"};
+  schedule::DispatchOptions how{.policy = kPolicies[seed % std::size(kPolicies)]};
+  const bool ordered = how.policy != "waves" && how.policy != "sequential";
+  if (ordered && seed / std::size(kPolicies) % 2 == 1)
+    how.launch_order = fmt::format("random:{}", seed);
+  return how;
+}
+
 /// Compiles cases side by side, runs them and compares each.
 Tried try_together(std::span<const Case> cases, const std::string& granularity, int sms,
                    Shared::Now& now) {
@@ -115,6 +125,8 @@ Tried try_together(std::span<const Case> cases, const std::string& granularity, 
     compiler::Options options;
     options.target = "sm_90a", options.granularity = machine::parse_granularity(granularity),
     options.verify = false, options.check_tables = true, options.sms = sms;
+    if (options.granularity != machine::Granularity::kMono)
+      options.dispatch = dispatch_of((cases[0].seed - 1) / 8);  // as of those beside it
     if (const auto gpu = runtime::describe_gpu(0); gpu.ok())
       options.target = gpu->architecture, options.sms = gpu->sms;
     options.load.cache_dir = "off", options.load.watchdog = true, options.load.jobs = 1;

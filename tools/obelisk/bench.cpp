@@ -309,7 +309,9 @@ std::vector<std::pair<std::string, std::string>> dispatches_of(const Flags& flag
   std::vector<std::pair<std::string, std::string>> all;
   std::vector<std::string> orders = items_of(flags.launch_order);
   if (orders.empty()) orders.push_back("");
-  for (const std::string& policy : items_of(flags.dispatch))
+  std::vector<std::string> policies = items_of(flags.dispatch);
+  if (policies.empty()) policies.push_back("");
+  for (const std::string& policy : policies)
     for (const std::string& order : orders) {
       const bool ordered = policy != "waves" && policy != "sequential";
       if (!ordered && orders.size() > 1 && &order != &orders.front()) continue;
@@ -330,7 +332,7 @@ Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source&
       Flags one = flags;
       one.granularity = granularity, one.dispatch = policy, one.launch_order = order;
       if (!is_graph && dispatches.size() > 1) one.dispatch = "waves", one.launch_order = "";
-      if (one.dispatch != "auto") one.search_seconds = 0;
+      if (!one.dispatch.empty() && one.dispatch != "auto") one.search_seconds = 0;
       TRY(auto runner, make_runner(one, source, report));
       candidates.push_back({std::move(runner), is_graph && dispatches.size() > 1
                                                    ? policy + (order.empty() ? "" : " " + order)

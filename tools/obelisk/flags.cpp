@@ -180,7 +180,8 @@ void add_machine(CLI::App& verb, Flags& flags) {
       ->check(CLI::Validator(wrong_granularity, "NAME"));
   verb.add_option("--dispatch", flags.dispatch,
                   "of a graph of kernels: waves, sequential, nimble, opara, critical, auto (the "
-                  "quickest: measured, predicted where no GPU is)")
+                  "quickest: measured, predicted where no GPU is); otherwise auto where the GPU "
+                  "is, else waves")
       ->check(CLI::Validator(wrong_dispatch, "NAME"));
   verb.add_option(
       "--launch-order", flags.launch_order,
@@ -280,7 +281,7 @@ Result<compiler::Options> options_from(const Flags& flags) {
   options.dispatch.search_seconds = flags.search_seconds;
   options.wants_dispatch = flags.wants_lanes;
   if (!flags.dispatch_from.empty()) {
-    if (flags.dispatch != "waves")
+    if (!flags.dispatch.empty())
       return Error{Code::kUsage, "cli", "--dispatch and --dispatch-from say two things", "",
                    "one of them"};
     TRY(options.dispatch_from, dispatch_from_file(flags.dispatch_from));

@@ -32,7 +32,7 @@ class Options(NamedTuple):
     def of(cls, given: Optional[Mapping[str, Any]]) -> "Options":
         own: Dict[str, Any] = {}
         rest: Dict[str, Any] = {}
-        known = ("granularity", "threads", "memory_limit", "batch_invariant", "watchdog", "compiler", "cache")
+        known = ("granularity", "dispatch", "search_seconds", "threads", "memory_limit", "batch_invariant", "watchdog", "compiler", "cache")
         for name, value in (given or {}).items():
             if name in cls._fields and name != "compile":
                 own[name] = value
