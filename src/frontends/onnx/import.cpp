@@ -394,10 +394,10 @@ Result<int> Importer::in_place_of_output(const std::string& name, graph::ValueId
 }
 
 Result<graph::Graph> Importer::finish(const Scope& scope) {
-  for (const auto& [name, input] : options_.in_place)
+  for (const auto& wanted : options_.in_place)
     if (std::none_of(model_.graph.outputs.begin(), model_.graph.outputs.end(),
-                     [&](const ValueDef& output) { return output.name == name; }))
-      return wrong_in_place(fmt::format("the model has no output '{}'", name));
+                     [&](const ValueDef& output) { return output.name == wanted.first; }))
+      return wrong_in_place(fmt::format("the model has no output '{}'", wanted.first));
   std::set<std::string_view> seen;
   for (const ValueDef& output : model_.graph.outputs) {
     const std::string name(output.name);
