@@ -37,9 +37,10 @@ schedule::DispatchOptions dispatch_for(const Options& options, const machine::Ma
   schedule::DispatchOptions how = options.dispatch;
   if (!how.policy.empty()) return how;
   how.policy = options.orders_kernels() ? "auto" : "waves";
-  const bool may_be_graph = machine.family == machine::Family::kCuda &&
-                            options.granularity != Granularity::kMono;
-  if (how.policy == "waves" && may_be_graph && loads(options)) {
+  const bool may_be_graph =
+      machine.family == machine::Family::kCuda && options.granularity != Granularity::kMono;
+  // Programs that share launches are of one code, whatever was measured of each.
+  if (how.policy == "waves" && may_be_graph && loads(options) && !options.load.instances) {
     const auto gpu = runtime::describe_gpu(options.load.gpu);
     if (gpu.ok() && gpu->architecture == options.target) how.policy = "auto";
   }

@@ -23,7 +23,8 @@ std::vector<schedule::Kernel> kernels_of(const Loaded& in_waves, const machine::
   const double ridge = machine.flops_per_sm / machine.bytes_per_sm;
   std::vector<schedule::Kernel> kernels;
   for (size_t w = 0; w < in_waves.made.tasks.works.size(); ++w) {
-    const stitch::Group& group = in_waves.made.plan.groups[static_cast<size_t>(in_waves.made.tasks.works[w].group)];
+    const stitch::Group& group =
+        in_waves.made.plan.groups[static_cast<size_t>(in_waves.made.tasks.works[w].group)];
     const graph::NodeId anchor = group.anchor == graph::kNone ? group.nodes.front() : group.anchor;
     schedule::Kernel kernel{.name = program.works[w].label, .launches = false};
     if (kernel.name.empty()) kernel.name = ops::to_string(in_waves.made.graph.node(anchor).op);
@@ -34,7 +35,8 @@ std::vector<schedule::Kernel> kernels_of(const Loaded& in_waves, const machine::
     kernel.kind = classified.kind, kernel.why_kind = classified.why;
     kernels.push_back(std::move(kernel));
   }
-  const std::vector<schedule::Need> needs = schedule::kernel_needs(in_waves.made.plan, in_waves.made.tasks, machine);
+  const std::vector<schedule::Need> needs =
+      schedule::kernel_needs(in_waves.made.plan, in_waves.made.tasks, machine);
   for (const runtime::LaunchReport& launch : in_waves.executable->launches()) {
     schedule::Kernel& kernel = kernels[static_cast<size_t>(launch.work)];
     kernel.launches = true;
@@ -209,7 +211,8 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
     size_t from = 1;
     for (size_t k = 2; k < dispatches.size(); ++k)
       if (us_of(k) < us_of(from)) from = k;
-    if (inputs.empty()) inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
+    if (inputs.empty())
+      inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
     TRY(found, search_by_measurement(options, how, in_waves, all, found ? *found : dispatches[from],
                                      dispatches[best], inputs, profile));
     profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);

@@ -54,13 +54,14 @@ struct CompileOptions {
   /// "auto" (the quickest).
   std::string granularity = "auto";
   /// Of a graph of kernels ("stitch", "op"): which of them may run beside which. "waves", every
-  /// kernel after all of the wave before; "sequential"; "nimble" and "opara", lanes by these papers;
-  /// "critical", by the longest remaining path; "auto", the quickest, measured where the GPU is and
-  /// kept in the cache, predicted where it is not. Empty: "auto" where the GPU is, else "waves".
+  /// kernel after all of the wave before; "sequential"; "nimble" and "opara", lanes by these
+  /// papers; "critical", by the longest remaining path; "auto", the quickest, measured where the
+  /// GPU is and kept in the cache, predicted where it is not. Empty: "auto" where the GPU is, else
+  /// "waves".
   std::string dispatch;
   double search_seconds = 0;  // of "auto": for a search over orders and lanes, whose result is kept
-  int64_t memory_limit = 0;  // bytes of the GPU's memory for weights and all Contexts; 0: what
-                             // there is. kMemory beyond it
+  int64_t memory_limit = 0;   // bytes of the GPU's memory for weights and all Contexts; 0: what
+                              // there is. kMemory beyond it
   bool batch_invariant =
       false;              // on a GPU a row has the same bits in models of any batch, and is slower
   bool watchdog = false;  // a GPU that waits for two seconds stops, and the failure says for what

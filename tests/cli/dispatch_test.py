@@ -149,12 +149,11 @@ def test_explain_dispatch(obelisk, model, compiled):
     "flags, said",
     [
         (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "opara"), "orders the kernels of a graph"),
-        (("--target", "sm_90a", "--dispatch", "opara"), "orders the kernels of a graph"),
         (("--target", "cpu", "--dispatch", "opara"), "orders the kernels of a graph"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "best"), "--dispatch"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "opara", "--launch-order", "random"), "there is no launch order 'random'"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "opara", "--search-seconds", "1"), "the dispatch opara is not searched for"),
-        (("--target", "sm_90a", "--granularity", "op", "--streams", "2"), "neither lanes nor an order"),
+        (("--target", "sm_90a", "--granularity", "op", "--dispatch", "waves", "--streams", "2"), "neither lanes nor an order"),
     ],
 )
 def test_what_cannot_be_is_refused(obelisk, model, flags, said):
@@ -285,3 +284,22 @@ def test_profile_has_a_row_for_each_lane(obelisk, gpu, model, tmp_path):  # noqa
         assert sum(event["ph"] == "X" and event["pid"] == 1 for event in events) == sum(row["kernels"] for row in rows)
     alone = obelisk("profile", model, "--target", "cuda", "--granularity", "mono", "--json", code=0).json
     assert "dispatch" not in alone
+
+
+def test_without_a_word_a_graph_is_measured_where_the_gpu_is(obelisk, gpu, model, tmp_path, monkeypatch):  # noqa: F811
+    words = ("--target", "cuda", "--verify", "off", "--cache", "cache", "--explain", "dispatch")
+    monkeypatch.setitem(obelisk.environment, "STUB_DRIVER_SLOW_EDGES", "1")
+    said = explained(obelisk("compile", model, *words, "--granularity", "op", code=0))
+    assert ", measured (us): waves " in said and not said.startswith("chosen: waves")
+    # Elsewhere waves stay, and where every kernel follows another nothing is measured.
+    assert "chosen: waves" in obelisk("compile", model, "--target", "sm_90a", "--granularity", "op", "--verify", "off", "--explain", "dispatch", code=0).out
+    chain = tmp_path / "chain.ir"
+    chain.write_text("""graph "chain" {
+  in %0 "x": f16[64,128]
+  in %1 "w": f16[128,128]
+  %2: f16[64,128] = MatMul(%0, %1)
+  %3: f16[64,128] = MatMul(%2, %1)
+  out %3 "y"
+}
+""")
+    assert "every kernel follows the one before it" in explained(obelisk("compile", chain, *words, "--granularity", "op", code=0))

@@ -142,5 +142,21 @@ TEST(CudaGemm, FewRowsInFloatsReadWeightsOnce) {
       }
 }
 
+// The last tile of a layer has fewer columns than the others, and may keep more blocks of k: 96 of
+// 864 columns behind tiles of 128, k = 864.
+TEST(CudaGemm, ScratchHoldsTilesOfFewerColumns) {
+  for (int64_t m : {49, 56, 64})
+    for (int64_t n = 16; n <= 160; n += 16)
+      for (int64_t k = 64; k <= 2048; k += 32) {
+        const int chunks = static_cast<int>((k + 63) / 64);
+        ObkGemm g = {};
+        g.a_type = g.b_type = kObkF16, g.packed = 1, g.m = m, g.n = n, g.k = k;
+        for (int groups = 2; groups <= n / 8; groups += 2)
+          EXPECT_LE(8192 * gemm_wgmma_stage(groups, chunks) * gemm_wgmma_places(groups, chunks),
+                    cuda_gemm_scratch_bytes(&g))
+              << m << " x " << n << " x " << k << ", " << groups << " groups";
+      }
+}
+
 }  // namespace
 }  // namespace obelisk::kernels

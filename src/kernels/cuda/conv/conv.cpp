@@ -161,8 +161,7 @@ static int64_t scratch_bytes(const ObkConv* conv, int32_t smem_a) {
   if (is_wgmma(*conv) || is_first(*conv)) most = std::max<int64_t>(most, fit_of(*conv).wgmma_bytes);
   if (is_wgmma_pipelined(*conv)) {
     const int groups = static_cast<int>(conv->channels / 8), chunks = chunks_of(*conv);
-    most = std::max<int64_t>(
-        most, 2048 + 8192 * gemm_wgmma_stage(groups, chunks) * gemm_wgmma_places(groups, chunks));
+    most = std::max<int64_t>(most, 2048 + 8192 * gemm_wgmma_most_blocks(groups, chunks));
   }
   return most;
 }

@@ -182,9 +182,8 @@ int64_t scratch_bytes(const ObkGemm& g, int smem_a, bool has_ring) {
     if (g.m <= 64 && g.n <= std::max<int64_t>(columns, kWgmmaColumns)) most = std::max(most, plane);
     if (g.m >= async_mma_bounds::kFewestRows && g.m <= async_mma_bounds::kMostRows) {
       const int groups = static_cast<int>(round_up(g.n, 16) / 8);
-      const int stage = gemm_wgmma_stage(groups, k_blocks);
       const int whole = k_blocks <= 12 ? k_blocks : 0;  // gemm_wgmma.cuh
-      const int staged = stage * gemm_wgmma_places(groups, k_blocks);
+      const int staged = gemm_wgmma_most_blocks(groups, k_blocks);
       most = std::max(most, int64_t{8192} * std::max(whole, staged));
     }
   }

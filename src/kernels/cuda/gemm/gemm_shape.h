@@ -39,6 +39,17 @@ constexpr int gemm_wgmma_places(int groups, int chunks) {
   return stages < places ? stages : places;
 }
 
+/* Blocks of 64 k that have a place, whatever of these columns a tile has: the last one of a layer
+ * has fewer, and so may have longer stages. */
+constexpr int gemm_wgmma_most_blocks(int groups, int chunks) {
+  int most = 0;
+  for (int g = 2; g <= groups; g += 2) {
+    const int blocks = gemm_wgmma_stage(g, chunks) * gemm_wgmma_places(g, chunks);
+    most = blocks > most ? blocks : most;
+  }
+  return most;
+}
+
 /* Tall tiles of a product's kernel of its own, of 65 to 128 rows: columns at most where a sum is
  * one chain over k, and where it is four, whose registers are as many for half as wide a tile. */
 enum { kTallRows = 128, kTallColumns = 192, kTallColumnsOfFour = 96 };
