@@ -470,6 +470,56 @@ def test_tf32_follows_pytorchs_switches():
         torch.set_float32_matmul_precision(before)
 
 
+# ---- devices ----
+def test_a_graph_runs_where_its_tensors_lie():
+    from obelisk.torch._backend import _device_of
+    from obelisk.torch._export import Refused
+    from torch._subclasses import FakeTensorMode
+    with FakeTensorMode():
+        matrix, number, position = torch.empty(2, 3, device="cuda:1"), torch.empty((), device="cuda:1"), torch.empty((), device="cpu")
+        host, other = torch.empty(4), torch.empty(2, device="cuda:0")
+    gpu, cpu = torch.device("cuda:1"), torch.device("cpu")
+    assert _device_of([matrix, position], [host]) == gpu and _device_of([host, position], [matrix]) == cpu
+    assert _device_of([number, position], [host]) == gpu
+    for nothing in ([], [position]):  # the outputs alone say where
+        assert _device_of(nothing, [matrix]) == _device_of(nothing, [host, number]) == gpu
+        assert _device_of(nothing, [host]) == cpu
+        with pytest.raises(Refused, match="cuda:0, cuda:1"):
+            _device_of(nothing, [matrix, other])
+    with pytest.raises(Refused, match="cpu, cuda:1"):
+        _device_of([matrix, host], [matrix])
+
+
+def test_a_graph_without_tensors_is_compiled_for_the_device_of_its_outputs(monkeypatch):
+    """Like the relative positions of DeBERTa."""
+    from obelisk.torch import _backend
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    targets = []
+
+    def compile_exported(exported, options):
+        targets.append(options["target"])
+        raise _backend._export.Refused("enough is known")
+    monkeypatch.setattr(_backend._export, "compile_exported", compile_exported)
+    for device, target in (("cuda:0", "cuda:0"), ("cpu", "cpu")):
+        with FakeTensorMode():
+            graph = make_fx(lambda: (torch.arange(6, device=device).unsqueeze(0) * 2,))()
+        whole = _backend.CompiledGraph(graph, "inference", _backend.Options(), set(), backend.Graph("inference", 3))
+        with pytest.raises(_backend._export.Refused, match="enough"):
+            whole._compile([])
+        assert targets.pop() == target
+
+
+def test_outputs_are_copied_to_their_device():
+    from obelisk.torch import _backend, _export
+    graph = torch.fx.symbolic_trace(lambda x: (x + 1, (x * 2).t()))
+    exported, outputs = _export.export_static(graph, [torch.ones(2, 3)], [0], [])
+    outputs = [outputs[0].to("meta"), outputs[1].to("meta")]
+    program = _backend._Program(_export.compile_exported(exported, {"target": "cpu", "threads": 1}), [(exported.inputs[0], 0)], outputs, exported.memory)
+    made = program([torch.ones(2, 3)])
+    assert [(each.device.type, each.shape, each.stride()) for each in made] == [("meta", (2, 3), (3, 1)), ("meta", (3, 2), (1, 3))]
+
+
 def test_a_program_for_each_shape():
     model = Mlp()
     fast = torch.compile(model, backend="obelisk", dynamic=True, options={"threads": 1})

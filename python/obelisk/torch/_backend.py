@@ -54,10 +54,12 @@ class _Program:
         self._memory = memory  # which the program reads for as long as it lives
         self.inputs = [(name, index) for name, index in open_]
         self.on_gpu = self._program.inside.gpu >= 0
+        self.device = torch.device("cuda", self._program.inside.gpu) if self.on_gpu else torch.device("cpu")
         self.outputs = []
         for port, like in zip(self._program.outputs, outputs):
             dense = like.is_contiguous() or not _is_dense(like)
             self.outputs.append((port.name, tuple(like.shape), like.dtype, like.device, None if dense else like.stride()))
+        self._makes_cuda = any(device.type == "cuda" for _, _, _, device, _ in self.outputs)
         # By output: its place and the argument's, of those that only change a part of an argument, where it lies.
         named, place = dict(self.inputs), {name: k for k, (name, _) in enumerate(self.inputs)}
         self.updates = {output: (place[of], named[of]) for output, (of, updates) in self._program.inside.in_place.items() if updates}
@@ -67,9 +69,13 @@ class _Program:
         context = self._program.context()
         kept, made = [], []
         given = set()  # places of inputs that are the caller's memory
-        for name, index in self.inputs:
-            tensor = arguments[index].detach()
-            if not tensor.is_contiguous() or (self.on_gpu and tensor.data_ptr() % 16):
+        tensors = [arguments[index].detach() for _, index in self.inputs]
+        # PyTorch's stream orders the program behind what makes its inputs, and takes the GPU's memory only.
+        on_stream = self.on_gpu and (self._makes_cuda or any(tensor.is_cuda for tensor in tensors))
+        for (name, _), tensor in zip(self.inputs, tensors):
+            if on_stream and not tensor.is_cuda:
+                tensor = tensor.to(self.device, memory_format=torch.contiguous_format)
+            elif not tensor.is_contiguous() or (self.on_gpu and tensor.data_ptr() % 16):
                 tensor = tensor.clone(memory_format=torch.contiguous_format)
             else:
                 given.add(len(kept))
@@ -82,11 +88,11 @@ class _Program:
                 at, index = self.updates[name]
                 tensor, updated[k] = kept[at], arguments[index]
             else:
-                tensor = torch.empty(shape, dtype=dtype, device=device)
+                tensor = torch.empty(shape, dtype=dtype, device=self.device if on_stream or not self.on_gpu else "cpu")
             made.append(tensor)
             context.bind_output(name, tensor)
-        if self.on_gpu and all(tensor.is_cuda for tensor in kept):
-            context.run_on(torch.cuda.current_stream(made[0].device).cuda_stream)
+        if on_stream:
+            context.run_on(torch.cuda.current_stream(self.device).cuda_stream)
         else:
             context.run()
         for index, (_, shape, dtype, device, stride) in enumerate(self.outputs):
@@ -94,6 +100,8 @@ class _Program:
                 made[index] = updated[index]
             elif stride is not None:  # as eager's answer lies in memory
                 made[index] = torch.empty_strided(shape, stride, dtype=dtype, device=device).copy_(made[index])
+            elif made[index].device != device:
+                made[index] = made[index].to(device)
         return made
 
 
@@ -348,14 +356,9 @@ class CompiledGraph:
         # Tensors that were made in inference mode do not say when they change.
         frozen = [index for index in tensors if index in self._constant and not arguments[index].is_inference()]
         open_ = [index for index in tensors if index not in frozen]
-        devices = {arguments[index].device for index in tensors if arguments[index].dim()}
-        if not devices:  # numbers only: those of a GPU are there, and others may be on the host
-            devices = {arguments[index].device for index in tensors if not arguments[index].is_cpu}
-        if len(devices) > 1:
-            raise _export.Refused("its tensors lie on several devices: " + ", ".join(sorted(map(str, devices))))
+        device = _device_of([arguments[index] for index in tensors], [node.meta["val"] for node in self._computed])
         target = self._options.target
         if target == "auto":
-            device = next(iter(devices), torch.device("cpu"))
             target = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
         precision = self._options.precision
         if precision == "keep" and target != "cpu" and _allows_tf32([arguments[index] for index in tensors]):
@@ -376,6 +379,16 @@ class CompiledGraph:
         program = _Program(model, list(zip(exported.inputs, open_)), outputs, exported.memory)
         self.report.updated_bytes = sum(arguments[index].nbytes for _, index in program.updates.values())
         return _Entry(program, tuple((index, arguments[index], arguments[index]._version) for index in frozen), precision=precision)
+
+
+def _device_of(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> torch.device:
+    """Where a graph runs: where the tensors lie that it takes. Those of no dimensions may lie on the host beside a GPU's; a graph that takes
+    no others, or nothing, runs where its outputs are wanted."""
+    devices = ({tensor.device for tensor in tensors if tensor.dim()} or {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
+               or {tensor.device for tensor in outputs if tensor.device.type != "cpu"})
+    if len(devices) > 1:
+        raise _export.Refused("its tensors lie on several devices: " + ", ".join(sorted(map(str, devices))))
+    return next(iter(devices), torch.device("cpu"))
 
 
 def _allows_tf32(tensors: Sequence[torch.Tensor]) -> bool:
