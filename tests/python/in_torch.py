@@ -640,3 +640,51 @@ def test_attention_of_a_gpu_is_decomposed(kind, causal, biased, key_heads):
         assert len(made) == (9 if kind == "cudnn" else 4)
     wanted = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, enable_gqa=key_heads != 4)
     same(made[0], wanted)
+
+
+def test_histograms_of_integers():
+    """PyTorch has them on a GPU only; on a CPU those of the same numbers in f64."""
+    from obelisk.torch import _decompositions
+    histogram = _decompositions.inference()[torch.ops.aten.histc.default]
+    for kind in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        for bins, low, high in ((8, 0, 7), (4, 0, 3), (5, 2, 6), (1, 0, 1), (3, 0, 7), (16, 0, 7), (7, 1, 100), (100, 3, 60)):
+            for shape in ((40, 2), (0,), (300,)):
+                x = torch.randint(0 if kind == torch.uint8 else -3, 110, shape).to(kind)
+                assert torch.equal(histogram(x, bins, low, high), torch.histc(x.double(), bins, low, high).to(kind))
+            every = torch.arange(low, high + 1)  # the bounds of all bins
+            made = histogram(every.to(kind), bins, low, high)
+            assert torch.equal(made, torch.histc(every.double(), bins, low, high).to(kind)) and made.sum() == high - low + 1
+    x = torch.randint(-3, 110, (40, 2)).int()
+    with torch.no_grad():
+        same(compiled(lambda x: (histogram(x, 4, 0, 3), histogram(x, 7, 1, 100)), fallback=False)(x),
+             (torch.histc(x.double(), 4, 0, 3).int(), torch.histc(x.double(), 7, 1, 100).int()))
+    only()
+
+
+def test_what_is_not_decomposed_of_histograms():
+    from obelisk.torch import _decompositions
+    histogram = _decompositions.inference()[torch.ops.aten.histc.default]
+    assert histogram(torch.ones(4), 4, 0, 3) is histogram(torch.ones(4, dtype=torch.int32), 4) is NotImplemented
+
+
+def test_a_router_counts_the_tokens_of_its_experts():
+    """As transformers does on a GPU."""
+    from obelisk.torch import _decompositions
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def route(scores):
+        experts = scores.topk(2, -1).indices
+        return torch.histc(experts.reshape(-1).int(), bins=4, min=0, max=3).cumsum(0, dtype=torch.int32)
+    with FakeTensorMode():
+        graph = make_fx(route, decomposition_table=_decompositions.inference())(torch.empty(6, 4, device="cuda:0"))
+    for node in list(graph.graph.nodes):
+        assert node.target is not torch.ops.aten.histc.default
+        if "device" in node.kwargs:
+            node.kwargs = {**node.kwargs, "device": torch.device("cpu")}
+    graph.recompile()
+    scores = torch.randn(6, 4)
+    wanted = torch.tensor([int((scores.topk(2, -1).indices <= expert).sum()) for expert in range(4)], dtype=torch.int32)
+    with torch.no_grad():
+        assert torch.equal(compiled(graph, fallback=False)(scores), wanted)
+    only()

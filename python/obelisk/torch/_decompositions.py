@@ -1,4 +1,4 @@
-"""Derivatives that AOTAutograd leaves as one operation and PyTorch's exporter does not know, in operations that it does."""
+"""Derivatives and other operations that AOTAutograd leaves as one and PyTorch's exporter does not know, in operations that it does."""
 from __future__ import annotations
 
 import functools
@@ -136,6 +136,23 @@ def _flash_attention(q: Any, k: Any, v: Any, dropout_p: float = 0.0, is_causal: 
     return out, sums.squeeze(-1), None, None, q.shape[2], k.shape[2], seed, seed, out.new_empty(0)
 
 
+def _histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """A histogram of integers, which PyTorch has on a GPU and its exporter does not translate: how many tokens a router sends to each
+    expert. As PyTorch computes it there: bounds are integers, a bin is (x - min) * bins / (max - min) rounded down, and `max` itself is in
+    the last one."""
+    if x.is_floating_point() or x.dtype == torch.bool:
+        return NotImplemented
+    flat, low, high = x.reshape(-1).to(torch.int64), int(min), int(max)
+    if low >= high:  # of equal bounds PyTorch takes those of the elements
+        return NotImplemented
+    if high - low == bins - 1:  # a bin for each integer
+        bin_of = flat - low
+    else:
+        inside = (flat >= low) & (flat <= high)
+        bin_of = torch.where(inside, ((flat - low) * bins // (high - low)).clamp(max=bins - 1), -1)
+    return (bin_of.unsqueeze(-1) == torch.arange(bins, device=x.device)).sum(0).to(x.dtype)
+
+
 @functools.cache
 def inference() -> Dict[Any, Callable[..., Any]]:
     """AOTAutograd's table. The exporter's own translation of a batch norm takes it for one in inference always."""
@@ -146,6 +163,7 @@ def inference() -> Dict[Any, Callable[..., Any]]:
         op = getattr(aten, f"_scaled_dot_product_{name}_attention", None)
         if op is not None:
             known[op.default] = attention
+    known[aten.histc.default] = _histc
     return known
 
 
