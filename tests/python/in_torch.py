@@ -309,7 +309,28 @@ def read_before_and_after(row, new, keys):
     return keys.amax(2)
 
 
-@pytest.mark.parametrize("step", [put, copy_index, scatter, put_a_slice, put_of_one_batch, add_index, read_before_and_after])
+def put_of_each_batch(row, new, keys):
+    keys[torch.arange(2), :, torch.cat((row, row - 4))] = new[:, :, 0]  # with an index of its own, one counted from behind
+    return keys.sum(2)
+
+
+def put_of_some_heads(row, new, keys):
+    keys[:, torch.tensor([0, 2]), torch.cat((row, row + 1))] = new[:, :2, 0]
+    return keys.sum(2)
+
+
+def put_of_a_grid(row, new, keys):
+    keys[torch.arange(2)[:, None], :, torch.cat((row, row + 2))[None, :]] = new[:, :, 0][:, None].expand(2, 2, 3, 4)
+    return keys.sum(2)
+
+
+def put_of_rows_and_columns(row, new, keys):
+    keys[:, :, torch.cat((row, row + 1)), torch.tensor([3, 1])] += new[:, :, 0, :2]
+    return keys.sum(2)
+
+
+@pytest.mark.parametrize("step", [put, copy_index, scatter, put_a_slice, put_of_one_batch, add_index, read_before_and_after, put_of_each_batch,
+                                  put_of_some_heads, put_of_a_grid, put_of_rows_and_columns])
 def test_a_cache_is_updated_where_it_lies(step):
     keys = torch.randn(2, 3, 6, 4)
     stepped(step, keys, updated=[keys])
@@ -330,6 +351,13 @@ def test_a_change_of_a_cache_needs_both_values():
         old = keys.clone()
         keys.index_copy_(2, row, new)
         return keys - old
+    stepped(step, torch.randn(2, 3, 6, 4), updated=[])
+
+
+def test_a_choice_between_a_cache_and_new_rows_writes_all_of_it():
+    def step(row, new, keys):
+        keys.copy_(torch.where((torch.arange(6) == row).view(1, 1, 6, 1), new, keys))
+        return keys.sum(2)
     stepped(step, torch.randn(2, 3, 6, 4), updated=[])
 
 

@@ -181,6 +181,9 @@ class CompiledGraph:
         copy = torch.fx.Graph()
         values: Dict[torch.fx.Node, torch.fx.Node] = {}
         copy.graph_copy(self._eager.graph, values)
+        for node, index in self._written.items():
+            if node.target is aten.index_put.default and self._position.get(node.args[0]) == index:
+                _name_all_axes(copy, values[node])
         copy.output(tuple(values[node] for node in self._computed))
         copy.eliminate_dead_code()
         self._used = {self._position[node] for node, made in values.items() if node.op == "placeholder" and made.users}
@@ -438,6 +441,32 @@ def _views_among(outputs: Sequence[Any]) -> Dict[torch.fx.Node, Tuple[torch.fx.N
 def _is_alike(one: torch.fx.Node, other: torch.fx.Node) -> bool:
     a, b = one.meta.get("val"), other.meta.get("val")
     return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and a.device == b.device
+
+
+def _name_all_axes(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """Gives an `index_put` of several indices one for each axis in front of the last of them. `x[i, :, j] = y` is for the exporter an
+    update of x with its axes in another order; this is one of x itself, which a program does where x lies. What `y` is broadcast to stays the
+    same: PyTorch puts the shape of the indices first where axes without one lie between them, and else where they stand."""
+    x, given = node.args[0].meta["val"], list(node.args[1])
+    last = max((axis for axis, index in enumerate(given) if index is not None), default=-1)
+    given = given[:last + 1]
+    indices = {axis: index for axis, index in enumerate(given) if index is not None}
+    without = [axis for axis in range(last) if axis not in indices]
+    about = [index.meta["val"] for index in indices.values()]
+    kinds = {index.dtype for index in about}
+    if len(indices) < 2 or not without or len(kinds) > 1 or not kinds <= {torch.int32, torch.int64} or any(
+            not isinstance(extent, int) for each in (x, *about) for extent in each.shape):
+        return
+    between = without[-1] > min(indices)
+    behind = 0 if between else max(index.dim() for index in about)  # axes of the indices that follow those without one
+    with graph.inserting_before(node):
+        for place, axis in enumerate(without):
+            rows = graph.call_function(aten.arange.default, (x.shape[axis],), {"dtype": about[0].dtype, "device": about[0].device})
+            given[axis] = graph.call_function(aten.view.default, (rows, [x.shape[axis]] + [1] * (len(without) - 1 - place + behind)))
+        if between:
+            for axis, index in indices.items():
+                given[axis] = graph.call_function(aten.reshape.default, (index, [*index.meta["val"].shape] + [1] * len(without)))
+    node.args = (node.args[0], given, *node.args[2:])
 
 
 def _is_symbolic(tensor: torch.Tensor) -> bool:
