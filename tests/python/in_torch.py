@@ -498,6 +498,32 @@ def test_tf32_follows_pytorchs_switches():
         torch.set_float32_matmul_precision(before)
 
 
+def test_the_exporters_table_is_made_once(monkeypatch):
+    """A copy of it is the same as a new one, and nothing of the exporter stays changed."""
+    from obelisk.torch import _export
+    from onnxscript.values import TracedOnnxFunction
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+    made, make, parsed = [], ONNXRegistry.__dict__["from_torchlib"], TracedOnnxFunction.__dict__["function_ir"]
+
+    def counted(cls, *args, **kwargs):
+        made.append((args, kwargs))
+        return make.__get__(None, cls)(*args, **kwargs)
+    counted = classmethod(counted)
+    monkeypatch.setattr(ONNXRegistry, "from_torchlib", counted)
+    monkeypatch.setattr(_export, "_translations", {})
+    with torch.no_grad():
+        for function in (torch.sin, torch.cos):
+            same(compiled(lambda x: function(x) + 1, fallback=False)(torch.ones(3)), function(torch.ones(3)) + 1)
+            torch._dynamo.reset()
+    assert len(made) == 1 and ONNXRegistry.__dict__["from_torchlib"] is counted and TracedOnnxFunction.__dict__["function_ir"] is parsed
+    args, kwargs = made[0]
+
+    def known(registry):
+        return {str(op): [(each.onnx_function, each.is_complex, str(each.signature)) for each in all_] for op, all_ in registry.functions.items()}
+    (mine,) = _export._translations.values()
+    assert known(mine) == known(make.__get__(None, ONNXRegistry)(*args, **kwargs)) and len(known(mine)) > 100
+
+
 # ---- devices ----
 def test_a_graph_runs_where_its_tensors_lie():
     from obelisk.torch._backend import _device_of

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import re
 import threading
+import types
 import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
@@ -83,6 +85,41 @@ def _silent():
             logger.setLevel(level)
 
 
+_translations: Dict[Any, Any] = {}  # the exporter's own tables, by what they were asked for with
+
+
+@contextlib.contextmanager
+def _translations_once():
+    """torch.onnx makes its table of translations anew with each model, and reads the source of all of them for a name that it does not
+    use. Here it gets a copy of the first one, made without that. Where its insides are others than these, it does as it always does."""
+    try:
+        from onnxscript.values import TracedOnnxFunction
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+        make, parsed = ONNXRegistry.__dict__["from_torchlib"], TracedOnnxFunction.__dict__["function_ir"]
+        if not isinstance(make, classmethod) or not isinstance(parsed, property):
+            raise AttributeError
+    except (ImportError, KeyError, AttributeError):
+        yield
+        return
+
+    def from_torchlib(*args: Any, **kwargs: Any) -> Any:
+        key = (*args, *sorted(kwargs.items()))
+        if key not in _translations:
+            TracedOnnxFunction.function_ir = property(lambda self: types.SimpleNamespace(domain=self.opset.domain))
+            try:
+                _translations[key] = make.__get__(None, ONNXRegistry)(*args, **kwargs)
+            finally:
+                TracedOnnxFunction.function_ir = parsed
+        registry = copy.copy(_translations[key])
+        registry.functions = {op: list(known) for op, known in registry.functions.items()}
+        return registry
+    ONNXRegistry.from_torchlib = staticmethod(from_torchlib)
+    try:
+        yield
+    finally:
+        ONNXRegistry.from_torchlib = make
+
+
 class _Static(torch.nn.Module):
     """The graph with all but some of its arguments fixed: tensors that are constants, and Python's numbers."""
 
@@ -109,7 +146,7 @@ def to_onnx(program: torch.export.ExportedProgram, share: bool = True) -> Export
     a key of `memory`."""
     import onnx_ir
 
-    with _silent():
+    with _silent(), _translations_once():
         made = torch.onnx.export(program, dynamo=True, opset_version=OPSET, optimize=False, verbose=False)
     graph = made.model.graph
     memory: Dict[str, torch.Tensor] = {}
