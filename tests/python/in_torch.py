@@ -524,6 +524,20 @@ def test_the_exporters_table_is_made_once(monkeypatch):
     assert known(mine) == known(make.__get__(None, ONNXRegistry)(*args, **kwargs)) and len(known(mine)) > 100
 
 
+def test_no_cycles_are_searched_for_during_an_export():
+    import gc
+    from obelisk.torch._export import on_a_plain_thread
+    assert gc.isenabled() and not on_a_plain_thread(gc.isenabled) and gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        on_a_plain_thread(lambda: 1 // 0)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        assert not on_a_plain_thread(gc.isenabled) and not gc.isenabled()
+    finally:
+        gc.enable()
+
+
 # ---- devices ----
 def test_a_graph_runs_where_its_tensors_lie():
     from obelisk.torch._backend import _device_of

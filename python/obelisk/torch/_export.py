@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import io
 import logging
 import re
@@ -51,7 +52,8 @@ def without_translation(error: Optional[BaseException]) -> List[str]:
 
 
 def on_a_plain_thread(function: Callable[[], T]) -> T:
-    """Runs a function where none of the caller's modes (autograd, dispatch, tracing) are on: those are a thread's own."""
+    """Runs a function where none of the caller's modes (autograd, dispatch, tracing) are on: those are a thread's own. Meanwhile Python
+    does not look for cycles: an exporter makes many objects and drops few, and one search passes through all that the process has."""
     answer: List[T] = []
     thrown: List[BaseException] = []
 
@@ -61,9 +63,15 @@ def on_a_plain_thread(function: Callable[[], T]) -> T:
                 answer.append(function())
         except BaseException as error:  # handed to the thread that waits
             thrown.append(error)
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    finally:
+        if collects:
+            gc.enable()
     if thrown:
         raise thrown[0]
     return answer[0]
