@@ -58,7 +58,7 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
     return as_it_is;
   };
   const bool statistics = tiles.gives_statistics != nullptr, whole = tiles.takes_whole != nullptr,
-             patches = tiles.streams_patches != nullptr;
+             patches = tiles.streams_patches != nullptr, pads = tiles.wanted_channels != nullptr;
   const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr;
   return {
       {"fold_norms", "a norm before a product with constant weights goes through it",
@@ -81,6 +81,12 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
                 return patch_products(std::move(graph), tiles.streams_patches);
               }),
        !patches},
+      {"pad_channels", "convolutions between convolutions have channels in whole vectors",
+       asking(pads,
+              [tiles](graph::Graph graph, Remarks*) {
+                return pad_channels(std::move(graph), tiles.wanted_channels);
+              }),
+       !pads},
       {"split_reductions", "a reduction that few workers would share is made of parts",
        asking(reductions,
               [tiles](graph::Graph graph, Remarks*) {

@@ -21,6 +21,7 @@
 #include "passes/merge_equal.h"
 #include "passes/merge_gates.h"
 #include "passes/merge_qkv.h"
+#include "passes/pad_channels.h"
 #include "passes/patch_products.h"
 #include "passes/raise_activations.h"
 #include "passes/raise_attention.h"
