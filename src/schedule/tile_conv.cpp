@@ -82,7 +82,9 @@ bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, co
     for (int64_t width : widths) {
       if (height * width * 4 > cut.machine.scratchpad.count / 4 && height > 16) continue;
       shape.pixels = height, shape.channels = width;
-      if (conv.depthwise) shape.pack = stitch::depthwise_pack(conv, plan.layouts[conv.x], width);
+      if (conv.depthwise)
+        shape.pack = stitch::depthwise_pack(conv, plan.layouts[conv.x], width),
+        shape.multiplier = conv.shape.group_outputs;
       const int64_t middle = pixels / 2 / height * height;  // neither the first nor the last rows
       int64_t scratch = 0;
       for (int64_t first : {int64_t{0}, middle}) {  // at the edge fewer rows are read
@@ -95,9 +97,17 @@ bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, co
       shape.pixels = std::min(height, pixels - middle);
       const int64_t count = conv.shape.batch * ((pixels + height - 1) / height) *
                             ((conv.shape.outputs + width - 1) / width);
+      const int64_t tasks = (count + cut.workers.count - 1) / cut.workers.count;
+      if (conv.depthwise) {  // tasks of kernels of their own share a multiprocessor
+        const int64_t room =
+            cut.machine.scratchpad.count / (scratch + height * (width + 8) * 4 + kBlockRoom);
+        const int64_t most = cut.strategy.own_kernels ? kernels::conv_bounds::kMostDepthwiseCtas : 1;
+        shape.tasks_per_worker =
+            static_cast<int16_t>(std::clamp<int64_t>(std::min(room, tasks), 1, most));
+      }
       const double nanos = tiles.conv.pixels->nanos(&shape);
-      const double rounds =
-          static_cast<double>((count + cut.workers.count - 1) / cut.workers.count);
+      shape.tasks_per_worker = 0;
+      const double rounds = static_cast<double>(tasks);
       if (best != 0 && rounds * nanos >= best) continue;
       best = rounds * nanos;
       work.tile_rows = height, work.tile_columns = width, work.task_nanos = nanos;
