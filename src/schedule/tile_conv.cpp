@@ -65,8 +65,11 @@ bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, co
     heights.push_back(std::min(p, pixels));
   for (int64_t parts = 2; pixels / parts >= 8 && parts <= 16; ++parts)
     heights.push_back((pixels + parts - 1) / parts);
-  for (int64_t rows = 1;
-       rows * wide <= kernels::conv_bounds::kMostPixelsOfRows && rows <= conv.out_height; ++rows)
+  // A depthwise tile of more rows reads fewer of them twice.
+  constexpr int64_t kMostOfDepthwise = 2048;
+  const int64_t most =
+      conv.depthwise ? kMostOfDepthwise : kernels::conv_bounds::kMostPixelsOfRows;
+  for (int64_t rows = 1; rows * wide <= most && rows <= conv.out_height; ++rows)
     heights.push_back(rows * wide);
   for (int64_t parts = 2; wide / parts >= 8; ++parts)
     if (wide % parts == 0) heights.push_back(wide / parts);
@@ -101,9 +104,10 @@ bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, co
       if (conv.depthwise) {  // tasks of kernels of their own share a multiprocessor
         const int64_t room =
             cut.machine.scratchpad.count / (scratch + height * (width + 8) * 4 + kBlockRoom);
-        const int64_t most = cut.strategy.own_kernels ? kernels::conv_bounds::kMostDepthwiseCtas : 1;
+        const int64_t at_most =
+            cut.strategy.own_kernels ? kernels::conv_bounds::kMostDepthwiseCtas : 1;
         shape.tasks_per_worker =
-            static_cast<int16_t>(std::clamp<int64_t>(std::min(room, tasks), 1, most));
+            static_cast<int16_t>(std::clamp<int64_t>(std::min(room, tasks), 1, at_most));
       }
       const double nanos = tiles.conv.pixels->nanos(&shape);
       shape.tasks_per_worker = 0;

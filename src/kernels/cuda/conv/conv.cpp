@@ -197,7 +197,10 @@ double cuda_conv_nanos(const ObkConv* conv) {
       const double busy = strips * static_cast<double>(conv->channels) * taps * tap +
                           items * Strips::kItem + Strips::kTask;
       const double latency = nanos + Strips::kLatency + taps * Strips::kLatencyOfTap;
-      return std::max(plan.bytes / Strips::kBytes, busy) +
+      constexpr double kRun = 64;  // bytes: shorter ones take as long
+      const double run = static_cast<double>(conv->channels * conv_size(conv->type));
+      const double bytes = plan.bytes * std::max(1.0, kRun / run);
+      return std::max(bytes / Strips::kBytes, busy) +
              latency / std::max<double>(conv->tasks_per_worker, 1);
     }
     const double tap = depthwise_side(conv->kernel_h, conv->kernel_w) == 0 ? Depthwise::kTapAlone
