@@ -119,17 +119,17 @@ void BodyEmitter::conv() {
       param(c.out_width), param(c.out_width * c.out_height),
       param(grouped ? c.shape.group_outputs : c.shape.outputs), index);
   ObkConv shape = conv_shape(c, x_row, x_pixel);
-  if (c.depthwise && tiles_.vectors)
-    shape.pack = stitch::depthwise_pack(c, in, work_.tile_columns);
+  if (c.depthwise && tiles_.vectors) shape.pack = stitch::depthwise_pack(c, in, work_.tile_columns);
   const int64_t conv_bytes = conv_scratch(shape, c.out_height, work_, tiles_);
   const bool strips = c.depthwise && tiles_.vectors && conv_bytes > 0;  // inputs in shared memory
   text += fmt::format("    ObkConv g = {{}};\n    g.type = {};\n    g.depthwise = {};\n", type,
-                      strips ? 2 : c.depthwise ? 1 : 0);
+                      strips        ? 2
+                      : c.depthwise ? 1
+                                    : 0);
   auto set = [&](std::string_view field, int64_t value) {
     text += fmt::format("    g.{} = {};\n", field, param(value));
   };
-  if (c.depthwise && tiles_.vectors)
-    text += fmt::format("    g.pack = {};\n", shape.pack);
+  if (c.depthwise && tiles_.vectors) text += fmt::format("    g.pack = {};\n", shape.pack);
   set("height", c.height), set("width", c.width),
       set("in_channels", c.depthwise ? c.shape.inputs : c.shape.group_inputs);
   set("kernel_h", c.kernel_h), set("kernel_w", c.kernel_w), set("stride_h", c.stride_h),

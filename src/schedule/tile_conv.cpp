@@ -67,8 +67,7 @@ bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, co
     heights.push_back((pixels + parts - 1) / parts);
   // A depthwise tile of more rows reads fewer of them twice.
   constexpr int64_t kMostOfDepthwise = 2048;
-  const int64_t most =
-      conv.depthwise ? kMostOfDepthwise : kernels::conv_bounds::kMostPixelsOfRows;
+  const int64_t most = conv.depthwise ? kMostOfDepthwise : kernels::conv_bounds::kMostPixelsOfRows;
   for (int64_t rows = 1; rows * wide <= most && rows <= conv.out_height; ++rows)
     heights.push_back(rows * wide);
   for (int64_t parts = 2; wide / parts >= 8; ++parts)
@@ -101,7 +100,7 @@ bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, co
       const int64_t count = conv.shape.batch * ((pixels + height - 1) / height) *
                             ((conv.shape.outputs + width - 1) / width);
       const int64_t tasks = (count + cut.workers.count - 1) / cut.workers.count;
-      if (conv.depthwise) {  // tasks of kernels of their own share a multiprocessor
+      if (conv.depthwise) {  // tasks of kernels of their own share an SM
         const int64_t room =
             cut.machine.scratchpad.count / (scratch + height * (width + 8) * 4 + kBlockRoom);
         const int64_t at_most =

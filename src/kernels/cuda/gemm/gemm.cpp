@@ -291,8 +291,9 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
     const double rounds = std::ceil(static_cast<double>(k) / static_cast<double>(32 << log));
     const double high = static_cast<double>(round_up(m, 8)), wide = 16.0 * groups;
     return Rows::kBegin + Rows::kRound * rounds +
-           std::max(4 * static_cast<double>(m + 16 * groups) * static_cast<double>(k) / Rows::kBytes,
-                    2 * high * wide * static_cast<double>(k) / Rows::kFlops);
+           std::max(
+               4 * static_cast<double>(m + 16 * groups) * static_cast<double>(k) / Rows::kBytes,
+               2 * high * wide * static_cast<double>(k) / Rows::kFlops);
   }
   using Fma = machine::cuda_costs::GemmFma;
   // On CUDA cores a pass is 64 x 64 whatever it holds: streaming, and the sums.
