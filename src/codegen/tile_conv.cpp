@@ -76,6 +76,7 @@ static int64_t conv_scratch(ObkConv shape, int64_t out_height, const schedule::W
     shape.row = pixel / wide, shape.column = pixel % wide;
     shape.pixels = std::min(work.tile_rows, pixels - pixel), shape.rows = shape.pixels / wide;
     most = std::max(most, tiles.conv.scratch_bytes(&shape));
+    if (shape.depthwise && tiles.vectors) break;  // all tiles are of one kind, that of the largest
   }
   return most;
 }

@@ -276,6 +276,12 @@ struct Layer {
     }
     return static_cast<int>(most + (direct ? 0 : (pixels * channels * 4 + 63) / 64 * 64));
   }
+  /// Of the first tile, than which none is larger: it decides of which kind all are.
+  int64_t scratch_of_first(int64_t pixels, int64_t channels) const {
+    ObkConv t = job.g;
+    t.row = 0, t.column = 0, t.pixels = std::min(pixels, job.all_pixels), t.channels = channels;
+    return kernels::cuda_conv_scratch_bytes(&t);
+  }
   int tiles(int64_t pixels, int64_t channels) const {
     return static_cast<int>((job.all_pixels + pixels - 1) / pixels *
                             ((job.g.out_channels + channels - 1) / channels));
@@ -298,7 +304,7 @@ struct Layer {
     while ((job.g.out_channels | channels | x_pixel | x_row) % job.g.pack != 0)
       job.g.pack = static_cast<int16_t>(job.g.pack / 2);
     if (job.g.multiplier > 1) job.g.pack = 1;
-    if (job.g.depthwise) job.g.depthwise = strips && shared(pixels, channels, true) > 0 ? 2 : 1;
+    if (job.g.depthwise) job.g.depthwise = strips && scratch_of_first(pixels, channels) > 0 ? 2 : 1;
     const int own = shared(pixels, channels, direct), count = tiles(pixels, channels);
     // As a program has them: as many pages as there is room for, up to five.
     job.pages = dtype == DType::f32 || !ring ? 0 : std::clamp((225 * 1024 - own) / 24592, 0, 5);

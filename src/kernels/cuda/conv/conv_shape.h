@@ -91,12 +91,19 @@ OBK_BOTH struct DepthwisePlan depthwise_plan_at(const struct ObkConv* g, int32_t
                    : depthwise_plan(g, top, 0, more + 1, wide);
 }
 #ifdef __cplusplus
-/* Of any tile of `pixels` of an image that is cut into such. */
+/* Of any tile of `pixels` of an image that is cut into such, and of no more channels. */
 inline DepthwisePlan depthwise_plan_of_any(const ObkConv& g, int64_t pixels) {
   const int64_t wide = g.out_width;
-  if (wide % pixels == 0) return depthwise_plan(&g, 0, 0, 1, (int32_t)pixels);
-  const int64_t rows = pixels % wide == 0 ? pixels / wide : (pixels + wide - 2) / wide + 1;
-  return depthwise_plan(&g, 0, 0, (int32_t)rows, (int32_t)wide);
+  const bool in_a_row = wide % pixels == 0;
+  const int64_t rows = in_a_row            ? 1
+                       : pixels % wide == 0 ? pixels / wide
+                                            : (pixels + wide - 2) / wide + 1;
+  DepthwisePlan p = depthwise_plan(&g, 0, 0, (int32_t)rows, (int32_t)(in_a_row ? pixels : wide));
+  /* A pixel of fewer channels may have 16 bytes more. */
+  const int32_t bytes = (int32_t)g.channels * conv_size(g.type),
+                most = bytes > 16 && bytes < 112 ? bytes + 16 : bytes;
+  p.bytes += p.rows * (p.row_bytes / p.pixel_bytes) * (most - p.pixel_bytes);
+  return p;
 }
 /* Whether there is such a tile, if its patch fits. */
 constexpr bool depthwise_strips(const ObkConv& g) {
