@@ -76,9 +76,22 @@ bool is_pool(const Graph& graph, const Node& node) {
   }
 }
 
+/// Of Pad: nothing is put before or behind channels, and finite numbers elsewhere.
+bool pads_no_channels(const Graph& graph, const Node& node) {
+  const auto rank = static_cast<int64_t>(graph.type(node.inputs[0]).shape.size());
+  const Tensor* pads = constant_input(graph, node, 1);
+  const bool has_value = node.inputs.size() > 2 && node.inputs[2] != kNone,
+             has_axes = node.inputs.size() > 3 && node.inputs[3] != kNone;
+  if (!pads || pads->count() != 2 * rank || has_axes) return false;
+  const Tensor* value = constant_input(graph, node, 2);
+  if (has_value && (!value || value->count() != 1 || !std::isfinite(value->get_double(0))))
+    return false;
+  return pads->get_int(1) == 0 && pads->get_int(1 + rank) == 0;
+}
+
 /// Of Resize: the channels keep their number. Its sizes name it.
-bool keeps_channels(const Graph& graph, const Node& node) {
-  if (node.op != Op::Resize || !node.attrs.get_ints("axes").empty()) return false;
+bool resizes_no_channels(const Graph& graph, const Node& node) {
+  if (!node.attrs.get_ints("axes").empty()) return false;
   const Tensor *scales = constant_input(graph, node, 2), *sizes = constant_input(graph, node, 3);
   if (sizes && sizes->count() > 1)
     return sizes->get_int(1) == graph.type(node.inputs[0]).shape[1] &&
@@ -150,7 +163,9 @@ class Padder {
 
   /// Whether an answer of padded inputs is padded.
   bool passes_on(const Node& node) const {
-    return is_tame_map(graph_, node) || is_pool(graph_, node) || keeps_channels(graph_, node);
+    return is_tame_map(graph_, node) || is_pool(graph_, node) ||
+           (node.op == Op::Pad && pads_no_channels(graph_, node)) ||
+           (node.op == Op::Resize && resizes_no_channels(graph_, node));
   }
   /// Those of which each channel of the answer reads its own.
   size_t mapped_inputs(const Node& node) const {

@@ -6,7 +6,7 @@
 ///        %4 = Conv(%3, V') which multiplies the further channels by zero
 ///
 /// A value is padded where a convolution with constant weights reads it, directly or through
-/// elementwise ops, pools and resizes that give finite numbers of finite ones. Whoever else reads
+/// elementwise ops, pools, pads and resizes that give finite numbers of finite ones. Whoever else reads
 /// it reads a slice. Depthwise convolutions of padded values are padded, other groups are not.
 /// `wanted` says how many channels a value of that type and so many channels should have.
 /// Equal but for the order of the sums; where an input is infinite, NaN may come of it.

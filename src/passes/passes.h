@@ -17,6 +17,7 @@
 #include "passes/fold_batch_norm.h"
 #include "passes/fold_constants.h"
 #include "passes/fold_norms.h"
+#include "passes/fold_pads.h"
 #include "passes/machine_passes.h"
 #include "passes/merge_equal.h"
 #include "passes/merge_gates.h"

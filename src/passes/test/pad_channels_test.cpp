@@ -49,7 +49,7 @@ class Maker {
   }
   ValueId next() {
     const ValueId x = any();
-    switch (below(12)) {
+    switch (below(13)) {
       case 0:
         return graph_.must_add(Op::Relu, {x});
       case 1:
@@ -79,6 +79,11 @@ class Maker {
       }
       case 8:
         return conv(x, channels(x), channels(x));
+      case 9: {
+        const std::vector<int64_t> pads{0, 0, 1, 1, 0, 0, -1, -1};
+        const ValueId one = graph_.add_constant(tensor_of(DType::f64, {}, {1}));
+        return graph_.must_add(Op::Pad, {x, graph_.add_constant(tensor_of(pads)), one});
+      }
       default:
         return conv(x, 1 + below(9), 1);
     }
