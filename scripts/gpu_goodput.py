@@ -134,6 +134,8 @@ class Run:
         words += ["--workers", options.workers] if self.on_cpu else ["--widths", ",".join(map(str, self.widths))]
         words += ["--requests", options.requests] if options.requests else []
         words += ["--on-device"] if options.inputs == "device" and not self.on_cpu else []
+        words += ["--pinned"] if options.inputs == "pinned" and not self.on_cpu else []
+        words += ["--rates", options.rates] if options.rates else []
         program = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment)
         watch = threading.Timer(self.left() + 45, program.kill)
         watch.start()
@@ -185,7 +187,8 @@ class Run:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(NETWORKS))
-    parser.add_argument("--policies", default=POLICIES)
+    parser.add_argument("--policies", default=POLICIES, help="what differs from a server's defaults may follow: vliw:overlap=8:keep_warm=200 (goodput.cpp)")
+    parser.add_argument("--rates", default="", help="points of these rates for each policy, in place of the search for the highest")
     parser.add_argument("--arrivals", default="poisson,burst:1.5,burst:2,azure", help="burst:SIGMA, of the logarithm of gaps")
     parser.add_argument("--factors", default="5,3,10,2", help="of deadlines, over the solo time")
     parser.add_argument("--share", type=float, default=0.99, help="that is to be in time")
@@ -194,7 +197,7 @@ def main():
     parser.add_argument("--tolerance", type=float, default=0.05, help="of the rate")
     parser.add_argument("--points", type=int, default=14, help="most rates that are tried for a policy")
     parser.add_argument("--max-batch", type=int, default=4)
-    parser.add_argument("--inputs", choices=("host", "device"), default="host")
+    parser.add_argument("--inputs", choices=("host", "pinned", "device"), default="host", help="where inputs lie; pinned: page-locked, taken from there without a copy on the host")
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--target", default="cuda", help="or cuda:N, or cpu")
     parser.add_argument("--sms", type=int, default=0, help="of the machine; 0: as many as the GPU has")

@@ -28,6 +28,13 @@ static int64_t parts_of_width(const machine::Machine& machine, int64_t columns, 
   return parts;
 }
 
+/// Channels of 16 bits in vectors of 16 bytes, where that adds no more than a third.
+static int64_t whole_vectors(DType type, int64_t channels) {
+  constexpr int64_t kVector = 8;
+  const int64_t whole = (channels + kVector - 1) / kVector * kVector;
+  return is_half(type) && 3 * whole <= 4 * channels ? whole : channels;
+}
+
 passes::OfTiles questions_for(const machine::Machine& machine, const machine::Strategy& strategy,
                               const stitch::Options& stitching, const Options& options) {
   const kernels::GemmTiles& gemm = kernels::tile_library(machine).gemm;
@@ -39,6 +46,7 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
                                            std::string* why) {
     return stitch::takes_whole(graph, id, machine, stitching, why);
   };
+  if (machine.family == machine::Family::kCuda) asked.wanted_channels = whole_vectors;
   if (!stitching.stitch) return asked;
   asked.product_stays_whole = [machine, strategy](int64_t rows, int64_t columns, int64_t count) {
     return stitch::splits_meet(machine, strategy, rows, columns, count);

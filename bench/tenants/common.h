@@ -24,10 +24,10 @@ inline Bytes read_file(const std::string& path) {
 }
 
 /// What stands between commas; nothing of what is empty.
-inline std::vector<std::string> split(const std::string& text) {
+inline std::vector<std::string> split(const std::string& text, char between = ',') {
   std::vector<std::string> out;
   for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
+    const size_t end = std::min(text.find(between, at), text.size());
     if (end > at) out.push_back(text.substr(at, end - at));
     at = end + 1;
   }

@@ -5,8 +5,12 @@
 //           [--batch-dimension batch] [--policies vliw,batch,edf,streams,fifo,time]
 //           [--arrivals poisson,burst:1.5,burst:2,azure] [--factors 5,3,10,2] [--share 0.99]
 //           [--seconds 1.5] [--warm 0.2] [--tolerance 0.05] [--budget 300] [--submitters 1]
-//           [--seed 1] [--cache DIR] [--workers N] [--widths 132,66] [--on-device]
-//           [--requests FILE.csv]
+//           [--seed 1] [--cache DIR] [--workers N] [--widths 132,66] [--on-device] [--pinned]
+//           [--rates 4000,6000] [--requests FILE.csv]
+//
+// Behind a policy's name what differs from its server's defaults: knobs of the policy and
+// keep_warm (us), keep_warm_bytes, pooled_streams, priorities, batch (the largest), as in
+// vliw:overlap=8:keep_warm=200. --rates: these points, in place of a search.
 //
 // A deadline is a factor of the model's solo time: the median round trip of an answer while nobody
 // else asks, by the widest program. Models are asked in inverse proportion to it, so that each is
@@ -25,6 +29,7 @@
 // seconds), `cell` (the highest rate of a policy), `overload` (1.2 times the rate of vliw), `end`.
 // --requests: a line each request of each point, in microseconds, to see why some were late.
 // Inputs are DIR/NAME.PORT.bin; without DIR, random numbers, and ones where integers are wanted.
+#include <malloc.h>
 #include <obelisk/obelisk.h>
 
 #include <algorithm>
@@ -75,7 +80,8 @@ struct Wanted {
   int max_batch = 1, workers = 0, submitters = 1, most_points = 14;
   double share = 0.99, seconds = 1.5, warm = 0.2, tolerance = 0.05, budget = 300;
   uint64_t seed = 1;
-  bool on_device = false;
+  bool on_device = false, pinned = false;
+  std::vector<double> rates;
 };
 
 Wanted read(int argc, char** argv) {
@@ -126,7 +132,11 @@ Wanted read(int argc, char** argv) {
       wanted.seed = static_cast<uint64_t>(std::stoull(value()));
     else if (word == "--on-device")
       wanted.on_device = true;
-    else if (word == "--factors") {
+    else if (word == "--pinned")
+      wanted.pinned = true;
+    else if (word == "--rates") {
+      for (const std::string& each : split(value())) wanted.rates.push_back(std::stod(each));
+    } else if (word == "--factors") {
       wanted.factors.clear();
       for (const std::string& each : split(value())) wanted.factors.push_back(std::stod(each));
     } else if (word == "--widths") {
@@ -264,9 +274,41 @@ struct Asks {
 };
 
 struct Served {
-  std::string policy;
+  std::string policy;  // with what differs from the defaults
   std::optional<obelisk::Server> server;
+  bool is(const std::string& name) const { return policy.substr(0, policy.find(':')) == name; }
 };
+
+/// What stands behind a policy's name, taken out of it: what is not the scheduler's.
+struct Settings {
+  std::string policy;
+  int keep_warm = 0, batch = 0;
+  int64_t keep_warm_bytes = obelisk::ServerOptions().keep_warm_bytes;
+  bool pooled_streams = true, priorities = true;
+};
+Settings settings_of(const std::string& text) {
+  Settings made;
+  for (const std::string& part : split(text, ':')) {
+    const size_t at = part.find('=');
+    const std::string name = part.substr(0, at);
+    const auto value = [&] {
+      return at == std::string::npos ? 0 : std::stoll(part.substr(at + 1));
+    };
+    if (name == "keep_warm")
+      made.keep_warm = static_cast<int>(value());
+    else if (name == "keep_warm_bytes")
+      made.keep_warm_bytes = value();
+    else if (name == "batch" && at != std::string::npos)
+      made.batch = static_cast<int>(value());
+    else if (name == "pooled_streams")
+      made.pooled_streams = value() != 0;
+    else if (name == "priorities")
+      made.priorities = value() != 0;
+    else
+      made.policy += (made.policy.empty() ? "" : ":") + part;
+  }
+  return made;
+}
 
 class Bench {
  public:
@@ -276,7 +318,7 @@ class Bench {
     for (const auto& [name, path] : wanted_.models) models_.push_back({name, path});
     for (const std::string& arrivals : wanted_.arrivals) workload_of(arrivals);
     open_servers();
-    if (wanted_.on_device && wanted_.target != "cpu")
+    if ((wanted_.on_device || wanted_.pinned) && wanted_.target != "cpu")
       gpu_.emplace(wanted_.target.size() > 5 ? std::stoi(wanted_.target.substr(5)) : 0);
     measure_solo();
     for (const std::string& arrivals : wanted_.arrivals)
@@ -313,18 +355,23 @@ class Bench {
     if (std::find(policies.begin(), policies.end(), "fifo") == policies.end())
       policies.push_back("fifo");  // whose answers have the widest programs
     std::stable_partition(policies.begin(), policies.end(),
-                          [](const std::string& policy) { return policy == "vliw"; });
+                          [](const std::string& policy) { return policy.starts_with("vliw"); });
     servers_.resize(policies.size());
     size_t first = 0;
     for (size_t k = 0; k < policies.size(); ++k) {
       servers_[k].policy = policies[k];
+      const Settings settings = settings_of(policies[k]);
       servers_[k].server.emplace(
           obelisk::ServerOptions{.target = wanted_.target,
-                                 .widths = policies[k] == "vliw" ? wanted_.widths : whole(),
+                                 .widths = servers_[k].is("vliw") ? wanted_.widths : whole(),
                                  .workers = wanted_.workers,
-                                 .policy = policies[k],
+                                 .policy = settings.policy,
                                  .verify = false,
-                                 .cache = wanted_.cache});
+                                 .cache = wanted_.cache,
+                                 .keep_warm_us = settings.keep_warm,
+                                 .keep_warm_bytes = settings.keep_warm_bytes,
+                                 .pooled_streams = settings.pooled_streams,
+                                 .priorities = settings.priorities});
       if (k == 0) load(servers_[k]), first = 1;
     }
     std::vector<std::thread> loaders;
@@ -363,13 +410,14 @@ class Bench {
   }
 
   void load(Served& served) {
-    const bool batches =
-        (served.policy == "vliw" || served.policy == "batch") && wanted_.max_batch > 1;
+    const bool batches = served.is("vliw") || served.is("batch");
+    const int wanted = settings_of(served.policy).batch,
+              most = wanted > 0 ? wanted : wanted_.max_batch;
     for (const Model& model : models_) {
       const bool compiled = model.path.ends_with(".obk");
       served.server->add(model.name, model.path,
                          {.batch_dimension = compiled ? std::string() : wanted_.batch_dimension,
-                          .max_batch = batches && !compiled ? wanted_.max_batch : 1,
+                          .max_batch = batches && !compiled ? most : 1,
                           .precision = wanted_.precision,
                           .queue_limit = 1 << 20});
     }
@@ -400,10 +448,13 @@ class Bench {
                 ? generated(port, shape, static_cast<uint64_t>(model.memory.size()))
                 : read_file(wanted_.inputs + "/" + model.name + "." + port.name + ".bin"));
         const Bytes& bytes = model.memory.back();
-        const std::span<const std::byte> at = gpu_ ? gpu_->copy_of(bytes) : std::span(bytes);
+        const std::span<const std::byte> at = !gpu_               ? std::span(bytes)
+                                              : wanted_.on_device ? gpu_->copy_of(bytes)
+                                                                  : gpu_->pinned_copy_of(bytes);
         model.inputs.push_back({port.name, port.element, shape, at,
                                 std::shared_ptr<const void>(at.data(), [](const void*) {}),
-                                gpu_.has_value()});
+                                gpu_.has_value() && wanted_.on_device,
+                                gpu_.has_value() && !wanted_.on_device});
       }
     }
   }
@@ -726,6 +777,11 @@ class Bench {
   }
 
   void cell(const std::string& arrivals, double factor, const std::string& policy) {
+    if (!wanted_.rates.empty()) {
+      for (const double rate : wanted_.rates)
+        if (!over()) tried(arrivals, factor, policy, rate, "point", true);
+      return;
+    }
     // From where a neighbour ended, in small steps; else from half of what one after the other
     // would be.
     const auto known = last_.find(policy);
@@ -771,7 +827,7 @@ class Bench {
               complete ? "true" : "false", submitter ? "submitter" : "deadlines", tries, invalid));
     progress(text("%6.1f s  %-9s x%-4g %-8s reaches %.0f/s, %.2f of one after the other", since(),
                   arrivals.c_str(), factor, policy.c_str(), low, low / serial_));
-    if (policy == "vliw" && low > 0 && complete)
+    if (policy.starts_with("vliw") && low > 0 && complete)
       tried(arrivals, factor, policy, kOverload * low, "overload", true);
   }
 
@@ -788,6 +844,9 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // As `obelisk serve` has it: memory of answers stays with the process.
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
+  mallopt(M_TRIM_THRESHOLD, 64 << 20);
   try {
     return Bench(read(argc, argv)).run();
   } catch (const std::exception& error) {

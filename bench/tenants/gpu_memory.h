@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -27,6 +28,17 @@ class GpuMemory {
         call<int (*)()>("cuCtxSynchronize")() != 0)
       throw std::runtime_error("an input cannot be copied to the GPU");
     return {reinterpret_cast<const std::byte*>(at), bytes.size()};
+  }
+  /// The same in page-locked memory of the host.
+  std::span<const std::byte> pinned_copy_of(std::span<const std::byte> bytes) {
+    use();
+    void* at = nullptr;
+    constexpr unsigned kPortable = 1;
+    if (call<int (*)(void**, size_t, unsigned)>("cuMemHostAlloc")(&at, bytes.size(), kPortable) !=
+        0)
+      throw std::runtime_error("there is no page-locked memory for an input");
+    std::memcpy(at, bytes.data(), bytes.size());
+    return {static_cast<const std::byte*>(at), bytes.size()};
   }
   /// Bytes of the GPU that are taken, by whomever.
   int64_t taken() {

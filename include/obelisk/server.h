@@ -43,7 +43,8 @@ struct ServerOptions {
                             // own weights, share a launch where programs for a half of the SMs or
                             // fewer serve them
   int workers = 0;          // of a CPU: threads that run programs; 0: one a core
-  std::string policy = "vliw";  // or fifo, time, streams, edf, batch: to compare with
+  std::string policy = "vliw";  // or fifo, time, streams, edf, batch: to compare with. Knobs of
+                                // its own may follow, "vliw:overlap=8:margin=1.2"
   bool verify = true;           // answers are compared with the reference before a model is ready
   double verify_seconds = 10;   // that the reference may take
   std::string compiler, cache;  // as of CompileOptions
@@ -51,6 +52,12 @@ struct ServerOptions {
                                 // weights of idle models leave the device, and come back when they
                                 // are wanted
   std::string record;           // a file for what was decided, and why: `obelisk simulate --replay`
+  int keep_warm_us = 0;  // of a GPU: while requests come, one that has been idle for so long gets
+                         // some work again and again, so that it keeps its clocks; 0: it idles
+  int64_t keep_warm_bytes = 4 << 20;  // that this work sets to zero
+  bool pooled_streams = true;  // of a GPU: runs take streams of a pool, in place of one each of
+                               // their own; several of those would share a hardware queue
+  bool priorities = true;      // of a GPU and vliw: kernels of runs with less slack go first
 };
 
 /// How a model is served.
@@ -75,6 +82,9 @@ struct Input {
   /// The bytes are in the memory of the server's GPU, at a multiple of 64, and are used in place;
   /// whoever wrote them has waited for that. kBadRequest where requests of the model are joined.
   bool on_device = false;
+  /// The bytes are in page-locked memory of the host (cuMemHostAlloc, cudaHostRegister), at a
+  /// multiple of 64: a GPU copies them from there. Needs an owner.
+  bool pinned = false;
 };
 template <typename Range>
 Input input(std::string name, const Range& values, std::vector<int64_t> shape,

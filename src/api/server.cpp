@@ -132,6 +132,7 @@ void Reply::cancel() const {
 Server::Server(const ServerOptions& options) {
   guarded([&] {
     serve::EngineOptions wanted;
+    if (options.target != "cpu") runtime::want_hardware_queues();
     const compiler::FoundMachine machine =
         value_or_raise(compiler::find_machine(options.target, 0, options.workers));
     if (machine.target != "cpu" && machine.name.empty())
@@ -139,8 +140,14 @@ Server::Server(const ServerOptions& options) {
              fmt::format("'{}' is no device that a server runs on", options.target), "",
              "cpu, cuda, or cuda:N"});
     if (machine.target != "cpu")
-      wanted.device = value_or_raise(serve::gpu_device(
-          {.index = machine.gpu, .instances = options.instances, .widths = options.widths}));
+      wanted.device =
+          value_or_raise(serve::gpu_device({.index = machine.gpu,
+                                            .instances = options.instances,
+                                            .widths = options.widths,
+                                            .pooled_streams = options.pooled_streams,
+                                            .priorities = options.priorities,
+                                            .keep_warm_bytes = options.keep_warm_bytes}));
+    wanted.keep_warm = std::chrono::microseconds(options.keep_warm_us);
     wanted.workers = options.workers, wanted.verify = options.verify,
     wanted.verify_seconds = options.verify_seconds;
     wanted.compiler = options.compiler, wanted.cache = options.cache;
@@ -242,6 +249,7 @@ Reply Server::submit(const std::string& model, std::vector<Input> inputs,
     auto kept = std::make_shared<Kept>();
     for (Input& input : inputs) {
       std::span<const std::byte> bytes = input.bytes;
+      const bool pinned = input.pinned && input.owner;
       if (input.owner || input.on_device) {
         kept->owners.push_back(std::move(input.owner));
       } else {
@@ -251,7 +259,7 @@ Reply Server::submit(const std::string& model, std::vector<Input> inputs,
         bytes = {static_cast<const std::byte*>(kept->copies.back().data()), bytes.size()};
       }
       request.inputs.push_back({std::move(input.name), static_cast<DType>(input.element),
-                                std::move(input.shape), bytes, input.on_device});
+                                std::move(input.shape), bytes, input.on_device, pinned});
     }
     request.keep = std::move(kept);
     auto came = [state = reply.state_](serve::Answer answer) {

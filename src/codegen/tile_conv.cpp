@@ -76,6 +76,7 @@ static int64_t conv_scratch(ObkConv shape, int64_t out_height, const schedule::W
     shape.row = pixel / wide, shape.column = pixel % wide;
     shape.pixels = std::min(work.tile_rows, pixels - pixel), shape.rows = shape.pixels / wide;
     most = std::max(most, tiles.conv.scratch_bytes(&shape));
+    if (shape.depthwise && tiles.vectors) break;  // all tiles are of one kind, that of the largest
   }
   return most;
 }
@@ -118,13 +119,18 @@ void BodyEmitter::conv() {
       "= ({3})t->c0 / ({3}){2};\n",
       param(c.out_width), param(c.out_width * c.out_height),
       param(grouped ? c.shape.group_outputs : c.shape.outputs), index);
+  ObkConv shape = conv_shape(c, x_row, x_pixel);
+  if (c.depthwise && tiles_.vectors) shape.pack = stitch::depthwise_pack(c, in, work_.tile_columns);
+  const int64_t conv_bytes = conv_scratch(shape, c.out_height, work_, tiles_);
+  const bool strips = c.depthwise && tiles_.vectors && conv_bytes > 0;  // inputs in shared memory
   text += fmt::format("    ObkConv g = {{}};\n    g.type = {};\n    g.depthwise = {};\n", type,
-                      c.depthwise ? 1 : 0);
+                      strips        ? 2
+                      : c.depthwise ? 1
+                                    : 0);
   auto set = [&](std::string_view field, int64_t value) {
     text += fmt::format("    g.{} = {};\n", field, param(value));
   };
-  if (c.depthwise && tiles_.vectors)
-    text += fmt::format("    g.pack = {};\n", stitch::depthwise_pack(c, in, work_.tile_columns));
+  if (c.depthwise && tiles_.vectors) text += fmt::format("    g.pack = {};\n", shape.pack);
   set("height", c.height), set("width", c.width),
       set("in_channels", c.depthwise ? c.shape.inputs : c.shape.group_inputs);
   set("kernel_h", c.kernel_h), set("kernel_w", c.kernel_w), set("stride_h", c.stride_h),
@@ -167,7 +173,6 @@ void BodyEmitter::conv() {
         pitch_, param(bytes));
     scratch_ += bytes;
   }
-  const ObkConv shape = conv_shape(c, x_row, x_pixel);
   if (tiles_.vectors && !c.depthwise && x_row < INT32_MAX &&
       x_pixel < INT32_MAX)  // shapes as constants of device code
     text += fmt::format(
@@ -181,7 +186,7 @@ void BodyEmitter::conv() {
     text += fmt::format("    {}({}, g);\n  }}\n",
                         c.depthwise ? "OBK_DEPTHWISE_TILE" : "OBK_CONV_TILE", type);
   out_ += text;
-  scratch_ += (conv_scratch(shape, c.out_height, work_, tiles_) + 63) / 64 * 64;
+  scratch_ += (conv_bytes + 63) / 64 * 64;
 }
 
 }  // namespace obelisk::codegen

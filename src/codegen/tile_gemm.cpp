@@ -71,10 +71,11 @@ ObkGemm BodyEmitter::gemm_shape(int64_t a_row) const {
 /// The tile whose shape is a constant of the text where the machine has one, else that of any
 /// shape. `a`: how the nest reads A.
 std::string BodyEmitter::gemm_call(const ObkGemm& shape, const std::string& type, const Access& a) {
-  using namespace kernels::few_rows_bounds;
+  using namespace kernels::fma_rows_bounds;
   const int64_t a_row = shape.a_row;
-  const bool few_rows = shape.a_type == kObkF32 && shape.m <= kMostRows && shape.n <= kMostColumns;
-  if (tiles_.vectors && packed_b_ && (!direct_ || few_rows) && shape.a_col == 1 && a_row >= 0 &&
+  // Tiles of f32 whose shape is a constant store where they are told to.
+  const bool stores = shape.a_type == kObkF32 && shape.m <= kMostRows && shape.n <= kMostColumns;
+  if (tiles_.vectors && packed_b_ && (!direct_ || stores) && shape.a_col == 1 && a_row >= 0 &&
       a_row < (int64_t{1} << 30)) {
     const std::string aligned =
         loads_rows()

@@ -53,6 +53,11 @@ namespace few_rows_bounds {
 inline constexpr int64_t kMostRows = 8, kMostColumns = 64;
 }
 
+/// The same of more rows, whose warps share out k (fma_rows.cuh); of kMostRows 8 there are none.
+namespace fma_rows_bounds {
+inline constexpr int64_t kMostRows = 64, kMostColumns = 64;
+}
+
 /// GEMMs whose k is computed in parts: columns, and k of the whole and of a part. Rows: of one that
 /// is a phase of one kernel and whose k is shorter than kLeastDepth.
 namespace split_k_bounds {
@@ -108,7 +113,10 @@ inline constexpr int64_t kMostTileColumns = 256;
 /// Convolution tiles whose size a cost decides: pixels of one of whole rows; columns of a grid's.
 namespace conv_bounds {
 inline constexpr int64_t kMostPixelsOfRows = 256, kMostGridColumns = 128;
-}
+// Bytes of shared memory that a depthwise tile takes for its patch and weights
+// (conv_depthwise.cuh); 0: no such tiles. CTAs of a depthwise kernel that are taken to share an SM.
+inline constexpr int64_t kMostDepthwisePatch = 65536, kMostDepthwiseCtas = 2;
+}  // namespace conv_bounds
 
 /// Queries of an attention tile; without costs, as on a CPU, fewer.
 namespace attention_bounds {

@@ -128,6 +128,15 @@ struct GemmFmaFewRows {
   static constexpr double kBytes = 35, kFlops = 300;   // a ns
 };
 
+/// f32 of 9 to 64 rows (fma_rows.cuh). Estimates: an H100 takes 1.8 times as long, and 2.4 times of
+/// the tiles that these are compared with. The first operands' way to shared memory and the
+/// epilogue; the sums of a round; operands at what an SM has of the second-level cache while all
+/// load; multiply-adds at two thirds of what the CUDA cores have.
+struct GemmFmaRows {
+  static constexpr double kBegin = 1200, kRound = 200;  // ns
+  static constexpr double kBytes = 45, kFlops = 300;    // a ns
+};
+
 /// A pipelined GEMM's tile (pipelined_gemm.cuh).
 struct GemmPipelined {
   static constexpr double kBytes =
@@ -176,6 +185,14 @@ struct ConvDepthwise {
   // kTap is of 16 bytes at once; these of 4 channels in 16 bits, of 2 and of 1. Not measured:
   // estimates, kTap times the instructions of a tap of an element over those of packs of 8.
   static constexpr double kTapOfFour = 0.033, kTapOfTwo = 0.047, kTapOfOne = 0.075;
+};
+/// The same where inputs lie in shared memory (conv_depthwise.cuh), ns. Not measured: estimates.
+/// The patch at what an SM has of the second-level cache while all load; a tap of an element at
+/// two instructions, 1.4 times as many as issue slots; an element of Y; a task; and latency: of
+/// memory twice, of a row of the window from shared memory.
+struct ConvDepthwiseStrips {
+  static constexpr double kBytes = 40, kTap = 0.013, kTapOfTwo = 0.017, kItem = 0.1, kTask = 150;
+  static constexpr double kLatency = 1500, kLatencyOfTap = 8;
 };
 inline constexpr double kConvTask = 500;  // a task's beginning and end; not measured: estimate
 /// Grids whose CTAs share multiprocessors (conv_grid.cuh): ResNet-50 of batch 8 by eight tiles.

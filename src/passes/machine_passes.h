@@ -7,6 +7,7 @@
 
 #include "passes/expand_for_machine.h"
 #include "passes/fold_norms.h"
+#include "passes/pad_channels.h"
 #include "passes/patch_products.h"
 #include "passes/split_products.h"
 #include "passes/split_reductions.h"
@@ -22,6 +23,7 @@ struct OfTiles {
   OfProduct gives_statistics;      // fold_norms
   OfProduct in_planes;             // fold_norms
   WantedProduct streams_patches;   // patch_products
+  WantedChannels wanted_channels;  // pad_channels
   ReductionParts reduction_parts;  // split_reductions
   SplitK split_k;                  // split_products
   StaysWhole product_stays_whole;  // split_products

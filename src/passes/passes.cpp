@@ -23,6 +23,8 @@ std::vector<Pass> table(const Options& options) {
       {"merge_equal", "what is computed twice is computed once", merge_equal},
       {"simplify_algebra", "what changes nothing goes, what is done twice is done once",
        simplify_algebra},
+      {"fold_pads", "zeros around the input of a convolution or an average pool are its padding",
+       silent(fold_pads)},
       {"raise_layer_norm", "decomposed normalisations become one op", raise_layer_norm},
       {"raise_activations", "decomposed activations become one op", raise_activations},
       {"raise_softmax", "a decomposed softmax becomes one op", raise_softmax},
@@ -58,7 +60,7 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
     return as_it_is;
   };
   const bool statistics = tiles.gives_statistics != nullptr, whole = tiles.takes_whole != nullptr,
-             patches = tiles.streams_patches != nullptr;
+             patches = tiles.streams_patches != nullptr, pads = tiles.wanted_channels != nullptr;
   const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr;
   return {
       {"fold_norms", "a norm before a product with constant weights goes through it",
@@ -81,6 +83,12 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
                 return patch_products(std::move(graph), tiles.streams_patches);
               }),
        !patches},
+      {"pad_channels", "convolutions between convolutions have channels in whole vectors",
+       asking(pads,
+              [tiles](graph::Graph graph, Remarks*) {
+                return pad_channels(std::move(graph), tiles.wanted_channels);
+              }),
+       !pads},
       {"split_reductions", "a reduction that few workers would share is made of parts",
        asking(reductions,
               [tiles](graph::Graph graph, Remarks*) {

@@ -39,7 +39,13 @@ struct LoadOptions {
               // (run_together). On a GPU a kernel's parameters are read from memory then: machine
               // code that a program brings along is not used, unless there is no device compiler,
               // and then it shares no launch. On a CPU they run one after the other
-  bool watchdog = false;  // spins on a GPU end after two seconds and say what they waited for
+  bool pooled_streams = false;  // of a GPU: run() takes a stream that no other run has, of a pool
+                                // of the process. Each has a hardware queue of its own as far as
+                                // there are; contexts with streams of their own would share some,
+                                // and runs that share one wait for each other
+  bool by_urgency = false;  // with pooled_streams: a run's kernels have the priority that
+                            // Context::set_urgency says; those of branches of one graph are equal
+  bool watchdog = false;    // spins on a GPU end after two seconds and say what they waited for
   bool every_thread =
       false;  // contexts use all threads asked for, also where fewer are predicted to be faster
   const BodyLibrary* library =
@@ -98,6 +104,22 @@ struct TaskTime {
   double start_us = 0, end_us = 0;
 };
 
+/// Work for a GPU that would be idle: it lowers its clocks and its power then, and the next run
+/// takes longer. One thread at a time.
+class GpuPulse {
+ public:
+  virtual ~GpuPulse() = default;
+  /// Sets memory, on a stream of the least priority; returns before that is done.
+  virtual Status beat() = 0;
+};
+/// `bytes`: of the memory that a beat sets. Errors: kDevice without a GPU, kMemory.
+Result<std::unique_ptr<GpuPulse>> gpu_pulse(int index, int64_t bytes);
+
+/// Tells the driver to give streams as many hardware queues as it can (32 in place of 8), unless
+/// $CUDA_DEVICE_MAX_CONNECTIONS says how many. Before the first use of a GPU in this process; later
+/// it does nothing.
+void want_hardware_queues();
+
 class Context;
 
 /// A program with its machine code. Immutable: any number of contexts may run it at once.
@@ -121,6 +143,9 @@ class Executable {
   virtual Result<std::unique_ptr<Context>> context(int threads = 0) const = 0;
 };
 
+/// Of Context::set_urgency().
+inline constexpr int kMostUrgent = 2;
+
 /// One of the runs that share a launch: arguments as of Context::run().
 struct SharedRun {
   Context* context = nullptr;
@@ -134,7 +159,8 @@ class Context {
   virtual ~Context() = default;
   /// Pointers to dense row-major bytes, in the order of the program's ports; they must hold the
   /// ports' types. For a GPU's program each may be the host's or the device's; the device's are
-  /// used in place. Returns when the outputs are there.
+  /// used in place, and inputs in pinned memory of the host are copied to the device from where
+  /// they lie. Returns when the outputs are there.
   /// An output and the input whose memory it takes (Port::in_place_of) may have one address; no
   /// others may overlap. After a run that failed such memory holds neither the old nor the new
   /// value.
@@ -150,6 +176,9 @@ class Context {
   /// Errors: kUsage for a host pointer, kUnsupported where there are no streams.
   virtual Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                         void* stream);
+  /// How urgent the runs from here on are, from 0 to kMostUrgent: where they want the same
+  /// processors, blocks of more urgent ones go first (LoadOptions::by_urgency).
+  virtual void set_urgency(int /*level*/) {}
   /// Until all runs are done. Errors: kDevice, of one that failed after run_on() had returned.
   virtual Status wait();
   /// Of a GPU's program: pinned memory of the context's own for an input, from which run() copies

@@ -65,8 +65,10 @@ bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, co
     heights.push_back(std::min(p, pixels));
   for (int64_t parts = 2; pixels / parts >= 8 && parts <= 16; ++parts)
     heights.push_back((pixels + parts - 1) / parts);
-  for (int64_t rows = 1;
-       rows * wide <= kernels::conv_bounds::kMostPixelsOfRows && rows <= conv.out_height; ++rows)
+  // A depthwise tile of more rows reads fewer of them twice.
+  constexpr int64_t kMostOfDepthwise = 2048;
+  const int64_t most = conv.depthwise ? kMostOfDepthwise : kernels::conv_bounds::kMostPixelsOfRows;
+  for (int64_t rows = 1; rows * wide <= most && rows <= conv.out_height; ++rows)
     heights.push_back(rows * wide);
   for (int64_t parts = 2; wide / parts >= 8; ++parts)
     if (wide % parts == 0) heights.push_back(wide / parts);
@@ -82,7 +84,9 @@ bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, co
     for (int64_t width : widths) {
       if (height * width * 4 > cut.machine.scratchpad.count / 4 && height > 16) continue;
       shape.pixels = height, shape.channels = width;
-      if (conv.depthwise) shape.pack = stitch::depthwise_pack(conv, plan.layouts[conv.x], width);
+      if (conv.depthwise)
+        shape.pack = stitch::depthwise_pack(conv, plan.layouts[conv.x], width),
+        shape.multiplier = conv.shape.group_outputs;
       const int64_t middle = pixels / 2 / height * height;  // neither the first nor the last rows
       int64_t scratch = 0;
       for (int64_t first : {int64_t{0}, middle}) {  // at the edge fewer rows are read
@@ -95,9 +99,18 @@ bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, co
       shape.pixels = std::min(height, pixels - middle);
       const int64_t count = conv.shape.batch * ((pixels + height - 1) / height) *
                             ((conv.shape.outputs + width - 1) / width);
+      const int64_t tasks = (count + cut.workers.count - 1) / cut.workers.count;
+      if (conv.depthwise) {  // tasks of kernels of their own share an SM
+        const int64_t room =
+            cut.machine.scratchpad.count / (scratch + height * (width + 8) * 4 + kBlockRoom);
+        const int64_t at_most =
+            cut.strategy.own_kernels ? kernels::conv_bounds::kMostDepthwiseCtas : 1;
+        shape.tasks_per_worker =
+            static_cast<int16_t>(std::clamp<int64_t>(std::min(room, tasks), 1, at_most));
+      }
       const double nanos = tiles.conv.pixels->nanos(&shape);
-      const double rounds =
-          static_cast<double>((count + cut.workers.count - 1) / cut.workers.count);
+      shape.tasks_per_worker = 0;
+      const double rounds = static_cast<double>(tasks);
       if (best != 0 && rounds * nanos >= best) continue;
       best = rounds * nanos;
       work.tile_rows = height, work.tile_columns = width, work.task_nanos = nanos;

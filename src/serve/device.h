@@ -62,6 +62,10 @@ class Device {
   virtual int threads(const Policy& policy) const = 0;
   /// How long threads that have nothing to do poll for work before they sleep.
   virtual Lanes::Spin spin() const { return {}; }
+  /// Work for it when it would be idle; null where that gains nothing.
+  virtual Result<std::unique_ptr<runtime::GpuPulse>> pulse() const {
+    return std::unique_ptr<runtime::GpuPulse>();
+  }
   /// What it costs to hand a run to another thread: shorter ones are run by the thread that
   /// submits.
   virtual std::chrono::microseconds hand_over() const = 0;
@@ -95,6 +99,12 @@ struct GpuOptions {
   std::vector<int> widths;
   /// Whether threads that wait spin for a moment; nothing: where each lane has two cores.
   std::optional<bool> spin;
+  /// Whether runs take streams of a pool, in place of one each context (LoadOptions).
+  bool pooled_streams = true;
+  /// Whether kernels of runs with less slack go first where several want the same SMs: of `vliw`.
+  bool priorities = true;
+  int64_t keep_warm_bytes = 4 << 20;  // that a beat sets (EngineOptions::keep_warm): some
+                                      // microseconds on all SMs. Chosen, not measured
 };
 /// Errors: kDevice without a GPU, kUsage for a width that it does not have.
 Result<std::shared_ptr<const Device>> gpu_device(const GpuOptions& options);

@@ -31,6 +31,9 @@ class GpuDevice : public Device {
         gpu_(std::move(gpu)),
         widths_(std::move(widths)),
         instances_(options.instances),
+        pooled_(options.pooled_streams),
+        priorities_(options.priorities),
+        warm_bytes_(options.keep_warm_bytes),
         spins_(options.spin.value_or(
             cores_we_may_use() >=
             2 * (gpu_.sms / *std::min_element(widths_.begin(), widths_.end())))) {}
@@ -44,11 +47,11 @@ class GpuDevice : public Device {
   bool any_width() const override { return false; }
   bool overlaps() const override { return true; }
   int seats(int width, const Policy& policy) const override {
-    constexpr int kMost = 4;  // chosen: of more at once the requests would rather be one batch
+    constexpr int kMost = 8;  // chosen: of more at once the requests would rather be one batch
     if (policy.kind == PolicyKind::kStreams) return std::min(policy.streams, kMost);
     // Of launches that are shared the copies of all are one where their memory lies side by side.
     if (policy.kind != PolicyKind::kVliw || instances_) return 1;
-    return std::clamp(gpu_.sms / width, policy.overlap > 0 ? 2 : 1, kMost);
+    return std::clamp(gpu_.sms / width, 1 + std::min(policy.overlap, kMost / 2), kMost);
   }
   int threads(const Policy& policy) const override {
     if (policy.kind == PolicyKind::kStreams) return policy.streams;
@@ -59,10 +62,14 @@ class GpuDevice : public Device {
     if (!spins_) return {};
     return {.all = kIdleSpin, .longer = kPause, .some = std::max(cores_we_may_use() / 8, 1)};
   }
+  Result<std::unique_ptr<runtime::GpuPulse>> pulse() const override {
+    return runtime::gpu_pulse(index_, warm_bytes_);
+  }
   void aim(int width, compiler::Options& options) const override {
     options.target = gpu_.architecture, options.sms = width;
     options.load.instances = instances_ && 2 * width <= gpu_.sms;
     options.load.gpu = index_;
+    options.load.pooled_streams = pooled_, options.load.by_urgency = pooled_ && priorities_;
     options.load.spin = spins_ ? kRunSpin : std::chrono::microseconds(0);
   }
   Result<machine::Machine> machine(int width) const override {
@@ -97,7 +104,9 @@ class GpuDevice : public Device {
   const int index_;
   const runtime::GpuDescription gpu_;
   const std::vector<int> widths_;
-  const bool instances_, spins_;
+  const bool instances_, pooled_, priorities_;
+  const int64_t warm_bytes_;
+  const bool spins_;
 };
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include <unordered_map>
 
 #include "base/parallel.h"
+#include "serve/keep_warm.h"
 #include "serve/lanes.h"
 #include "serve/record.h"
 #include "serve/residency.h"
@@ -46,18 +47,6 @@ auto caught(const Function& function) -> decltype(function()) {
     return Error{Code::kBuild, "serve", bug.what(), "",
                  "this is a defect of Obelisk; please report it with the model"};
   }
-}
-
-/// The lock of what is held for a few microseconds each: polled for about as long before the thread
-/// sleeps. Chosen, not measured.
-std::unique_lock<std::mutex> soon(std::mutex& mutex) {
-  constexpr int kTries = 32, kPauses = 4;
-  for (int k = 0; k < kTries; ++k) {
-    std::unique_lock lock(mutex, std::try_to_lock);
-    if (lock) return lock;
-    for (int pause = 0; pause < kPauses; ++pause) spin_pause();
-  }
-  return std::unique_lock(mutex);
 }
 
 /// In a thread of low priority, as are those that it starts: requests go first. The caller waits.
@@ -121,6 +110,20 @@ struct Launch {
   size_t instances = 1;               // that share its launch, it among them
 };
 
+std::unique_ptr<runtime::GpuPulse> pulse_of(const EngineOptions& options, const Device& device) {
+  if (options.keep_warm.count() <= 0) return nullptr;
+  auto made = device.pulse();
+  if (made.ok()) return std::move(*made);
+  LOG(kWarning, "serve", "the device idles between requests: {}", made.error().text());
+  return nullptr;
+}
+
+/// Of the priorities that runs have on a GPU: by the time that is left beyond the prediction.
+int urgency_of(const Start& start, const EngineOptions& options) {
+  if (options.policy.kind != PolicyKind::kVliw || start.slack > options.relaxed) return 0;
+  return start.slack > options.urgent ? 1 : runtime::kMostUrgent;
+}
+
 EngineOptions settled(EngineOptions options) {
   if (!options.device || !options.device->overlaps()) options.policy.overlap = 0;
   return options;
@@ -142,6 +145,9 @@ class LocalEngine : public Engine {
         busy_(static_cast<size_t>(slots_), false),
         lanes_(device_->threads(options_.policy), device_->spin()),
         mover_(1),
+        pulse_(pulse_of(options_, *device_)),
+        warm_(pulse_ ? options_.keep_warm : std::chrono::microseconds(0),
+              [this] { return pulse_->beat().ok(); }),
         alarm_([this] { act([](auto&) {}); }, device_->spin().all),
         loader_([this] { load_models(); }) {
     if (record_.is_open()) recorder_.emplace(record_, 1, slots_, options_.policy);
@@ -180,6 +186,7 @@ class LocalEngine : public Engine {
   void finish(std::span<Ended> all, Clock::time_point begun, Clock::time_point end);
   void run_each(Launch& launch, Answers& answers);
   void learn(const Launch& launch, Time took);
+  void forget(const Served& model);
   void answer(Launch& launch, Pending& request, const std::shared_ptr<std::vector<Tensor>>& outputs,
               int row, int rows, Time ended, Answers& answers) const;
   Status check_requests(const Launch& launch) const;
@@ -261,6 +268,8 @@ class LocalEngine : public Engine {
   std::atomic<bool> stop_loading_{false};
 
   Lanes lanes_, mover_;
+  const std::unique_ptr<runtime::GpuPulse> pulse_;
+  KeepWarm warm_;
   Alarm alarm_;
   std::thread loader_;
 };
@@ -297,7 +306,7 @@ template <typename Function>
 void LocalEngine::act(Function function) {
   Answers answers;
   {
-    std::unique_lock lock = soon(mutex_);
+    std::unique_lock lock = soon(mutex_, device_->spin().all);
     function(lock);
     follow(answers);
   }
@@ -323,6 +332,7 @@ void LocalEngine::follow(Answers& answers, std::shared_ptr<Launch>* here) {
       answer.trace->queued = at - pending.arrival, answer.trace->reason = to_string(given.why);
     }
     answers.emplace_back(std::move(pending.done), std::move(answer));
+    if (given.why == Why::kHopeless) forget(*pending.model);
     waiting_.erase(found);
   }
   std::map<int, std::vector<std::shared_ptr<Launch>>> together;
@@ -402,9 +412,9 @@ void LocalEngine::gather(const Launch& launch, Seat& seat, int first,
     };
     const Pending& one = *launch.requests[0];
     const std::span<const std::byte> only = given(one);
-    // A GPU takes what the host has from its own pinned memory: no copy is saved by giving another.
-    const bool where_it_lies =
-        !seat.memory.empty() || one.request.inputs[static_cast<size_t>(one.from[k])].on_device;
+    // A GPU takes what the host has from pinned memory, its own or the caller's.
+    const InputView& view = one.request.inputs[static_cast<size_t>(one.from[k])];
+    const bool where_it_lies = !seat.memory.empty() || view.on_device || view.pinned;
     if (where_it_lies && static_cast<int64_t>(only.size()) >= size &&
         reinterpret_cast<uintptr_t>(only.data()) % kAligned == 0) {
       in.push_back(only.data());
@@ -459,6 +469,7 @@ void LocalEngine::fetch_outputs(const Seat& seat, std::vector<Tensor>& outputs, 
 Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs) const {
   TRY_STATUS(check_requests(launch));
   TRY(std::unique_ptr<Seat> seat, launch.variant->take());
+  seat->context->set_urgency(urgency_of(launch.start, options_));
   std::vector<const void*> in;
   std::vector<void*> out;
   // Whole batches, the last of which may have rows that nobody asked for.
@@ -480,8 +491,10 @@ Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs)
 /// One run for all requests of a launch.
 void LocalEngine::run(Launch& launch) {
   const auto begun = Clock::now();
+  warm_.begins();
   Ended ended{.launch = &launch, .outputs = std::make_shared<std::vector<Tensor>>()};
   ended.ran = caught([&] { return run_once(launch, *ended.outputs); });
+  warm_.ends();
   finish({&ended, 1}, begun, Clock::now());
 }
 
@@ -489,6 +502,7 @@ void LocalEngine::run(Launch& launch) {
 /// blame fails.
 void LocalEngine::run_together(std::vector<std::shared_ptr<Launch>> launches) {
   const auto begun = Clock::now();
+  warm_.begins();
   // In an order of their own, so that the same models make the same launch again.
   std::sort(launches.begin(), launches.end(), [](const auto& a, const auto& b) {
     return std::pair(a->start.model, a->run) < std::pair(b->start.model, b->run);
@@ -509,6 +523,7 @@ void LocalEngine::run_together(std::vector<std::shared_ptr<Launch>> launches) {
       Instance& instance = instances[k];
       TRY_STATUS(check_requests(launch));
       TRY(instance.seat, launch.variant->take());
+      instance.seat->context->set_urgency(urgency_of(launch.start, options_));
       make_outputs(launch, 1, *ended[k].outputs);
       gather(launch, *instance.seat, 0, instance.in);
       place_outputs(*instance.seat, *ended[k].outputs, 1, 0, instance.out);
@@ -530,6 +545,7 @@ void LocalEngine::run_together(std::vector<std::shared_ptr<Launch>> launches) {
       each.ran = caught([&] { return run_once(*each.launch, *each.outputs); });
     }
   }
+  warm_.ends();
   finish(ended, begun, Clock::now());
 }
 
@@ -564,7 +580,7 @@ void LocalEngine::finish(std::span<Ended> all, Clock::time_point begun, Clock::t
   }
   Answers late;
   {
-    const std::unique_lock lock = soon(mutex_);
+    const std::unique_lock lock = soon(mutex_, device_->spin().all);
     if (lost) {
       lose(*lost);
       fail_waiting([](const Served&) { return true; }, *lost, late);
@@ -610,6 +626,19 @@ void LocalEngine::learn(const Launch& launch, Time took) {
   }
   if (recorder_ && (time.alone != before.alone || time.beside != before.beside))
     recorder_->times(number, times);
+}
+
+/// What runs took beside others fades where it may be why nothing is tried any more.
+void LocalEngine::forget(const Served& model) {
+  constexpr int kNew = 8;
+  if (model.number < 0 || window_.running_of(model.number) > 0) return;
+  ModelTimes& times = times_.models[static_cast<size_t>(model.number)];
+  bool any = false;
+  for (VariantTime& each : times.variants) {
+    const Time less = (each.beside - each.alone) / kNew;
+    any |= less > Time(0), each.beside -= std::max(less, Time(0));
+  }
+  if (any && recorder_) recorder_->times(model.number, times);
 }
 
 /// Each of a launch's requests by itself, after a run of all has failed: only who is to blame
@@ -782,8 +811,9 @@ RequestKey LocalEngine::submit(Request request, Done done) {
   std::shared_ptr<Launch> here;
   RequestKey key = 0;
   auto pending = std::make_unique<Pending>();
+  warm_.asked();
   {
-    const std::unique_lock lock = soon(mutex_);
+    const std::unique_lock lock = soon(mutex_, device_->spin().all);
     key = next_key_++;
     const auto refuse = [&](Answer answer) {
       answers.emplace_back(std::move(done), std::move(answer));

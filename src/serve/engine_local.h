@@ -37,6 +37,13 @@ struct EngineOptions {
   /// (Device::hand_over). 0: every run has a lane.
   std::optional<std::chrono::microseconds> hand_over;
   int64_t memory_limit = 0;  // bytes of weights and workspaces of all models; 0: no limit
+  /// Of vliw, on a GPU: runs with no more slack than this when they start have the highest, or a
+  /// higher priority. Chosen: a kernel of another program may keep an SM for some tens of
+  /// microseconds.
+  std::chrono::nanoseconds urgent{100'000}, relaxed{400'000};
+  /// While requests come, a device that has had nothing to do for so long gets some work, again and
+  /// again (keep_warm.h). 0: it idles.
+  std::chrono::microseconds keep_warm{0};
   /// Called before a run, on its thread, for each request of it; an error fails that request. Many
   /// threads call it at once.
   std::function<Status(const Request&)> check;

@@ -7,6 +7,26 @@
 
 namespace obelisk::serve {
 
+/// Chosen, not measured.
+std::unique_lock<std::mutex> soon(std::mutex& mutex, std::chrono::microseconds longer) {
+  constexpr int kTries = 32, kPauses = 4;
+  const auto tries = [&] {
+    for (int k = 0; k < kTries; ++k) {
+      std::unique_lock lock(mutex, std::try_to_lock);
+      if (lock) return lock;
+      for (int pause = 0; pause < kPauses; ++pause) spin_pause();
+    }
+    return std::unique_lock<std::mutex>();
+  };
+  if (auto lock = tries()) return lock;
+  if (longer.count() > 0) {
+    const auto until = std::chrono::steady_clock::now() + longer;
+    while (std::chrono::steady_clock::now() < until)
+      if (auto lock = tries()) return lock;
+  }
+  return std::unique_lock(mutex);
+}
+
 Lanes::Lanes(int count, Spin spin, int niceness) : spin_(spin) {
   for (int k = 0; k < count; ++k)
     threads_.emplace_back([this, niceness] {
@@ -28,7 +48,7 @@ void Lanes::stop() {
 void Lanes::run(std::function<void()> work) {
   bool wake = false;
   {
-    std::lock_guard lock(mutex_);
+    const std::unique_lock lock = soon(mutex_, spin_.all);
     work_.push_back(std::move(work));
     waiting_ = static_cast<int>(work_.size());
     wake = waiting_ > spinning_;
@@ -44,12 +64,15 @@ void Lanes::poll(std::unique_lock<std::mutex>& lock, std::chrono::microseconds t
   do {
     for (int k = 0; k < kLooks && waiting_ == 0; ++k) spin_pause();
   } while (waiting_ == 0 && !ends_ && std::chrono::steady_clock::now() < until);
-  lock.lock();
+  lock = soon(mutex_, spin_.all);
 }
 
 void Lanes::look(std::unique_lock<std::mutex>& lock) {
   ++spinning_;
-  poll(lock, spin_.all);
+  // Another may have been quicker to take what was seen: then it looks on.
+  const auto until = std::chrono::steady_clock::now() + spin_.all;
+  do poll(lock, spin_.all);
+  while (work_.empty() && !ends_ && std::chrono::steady_clock::now() < until);
   if (work_.empty() && !ends_ && longer_ < spin_.some) {
     ++longer_;
     poll(lock, spin_.longer);
@@ -70,7 +93,7 @@ void Lanes::loop() {
     lock.unlock();
     work();
     work = nullptr;  // what it holds goes before the lock comes
-    lock.lock();
+    lock = soon(mutex_, spin_.all);
   }
 }
 

@@ -14,6 +14,10 @@
 
 namespace obelisk::serve {
 
+/// The lock of what is held for a few microseconds each: polled for about as long before the thread
+/// sleeps, or for `longer`, where a thread that is woken comes late and there are cores to poll on.
+std::unique_lock<std::mutex> soon(std::mutex& mutex, std::chrono::microseconds longer = {});
+
 /// Runs what it is given, first come first served.
 class Lanes {
  public:

@@ -50,6 +50,8 @@ struct Policy {
                           // launch (a super-kernel)
   int overlap = 4;  // of what would be late on slots that become free, so many may run beside the
                     // programs that have the slots: the hardware shares its processors among them
+  bool eager = false;   // of what could wait for slots that become free, too, starts beside the
+                        // programs that have them what would wait for longer than it delays those
   bool shares = true;   // tenants beyond their share stand behind those within it
   double margin = 1.1;  // predictions are multiplied by it before they are compared with a deadline
   double straggler = 1.5;  // a tenant whose runs take so many times the prediction is demoted
@@ -60,8 +62,9 @@ struct Policy {
   Time best_effort{100'000'000};  // takes the place of the deadline of requests that have none
 };
 
-/// The defaults of each; errors: kUsage, naming those that there are.
-Result<Policy> policy_named(const std::string& name);
+/// The defaults of each, and knobs that are set behind it: "vliw:overlap=8:hold=0:gather=20" (times
+/// in microseconds). Errors: kUsage, naming those that there are.
+Result<Policy> policy_named(const std::string& text);
 std::string to_string(PolicyKind kind);
 std::vector<std::string> policy_names();
 

@@ -22,11 +22,12 @@ std::string text_of(const Admission& admission) {
 }
 
 std::string text_of(const Policy& p) {
-  return fmt::format("{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {} {} {:d} {} {}",
+  return fmt::format("{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {} {} {:d} {} {} {:d}",
                      to_string(p.kind), static_cast<int>(p.drop), p.admit_by_load ? 1 : 0,
                      p.streams, p.batches, p.narrow, p.foresee, p.hold, p.reserve, p.shares,
                      p.margin, p.straggler, p.patience.count(), p.share_slack.count(),
-                     p.best_effort.count(), p.promise, p.instances, p.gather.count(), p.overlap);
+                     p.best_effort.count(), p.promise, p.instances, p.gather.count(), p.overlap,
+                     p.eager);
 }
 
 bool read(std::istream& in, Time& time) {
@@ -52,7 +53,8 @@ bool read(std::istream& in, Policy& p) {
   // Records of before launches were shared end here.
   if (!(in >> p.instances)) return p.instances = false, p.overlap = 0, true;
   if (!read(in, p.gather)) return false;
-  if (!(in >> p.overlap)) p.overlap = 0;  // those of before programs overlapped
+  if (!(in >> p.overlap)) return p.overlap = 0, true;  // those of before programs overlapped
+  if (!(in >> p.eager)) p.eager = false;
   return true;
 }
 

@@ -33,7 +33,8 @@ struct InputView {
   Shape shape;
   std::span<const std::byte> bytes;
   bool on_device =
-      false;  // of a GPU that the engine runs on; a model that joins requests takes none
+      false;            // of a GPU that the engine runs on; a model that joins requests takes none
+  bool pinned = false;  // the host's, page-locked (cuMemHostAlloc): a GPU copies from where it lies
 };
 struct OutputView {
   std::string name;

@@ -224,6 +224,11 @@ class Deciding {
                   std::max(tenant_of(f).ratio, 1.0));
   }
 
+  /// The same while nothing else runs.
+  Time alone(size_t f, const VariantTime& variant) const {
+    return scaled(variant.alone * passes(variant, head(f).rows), std::max(tenant_of(f).ratio, 1.0));
+  }
+
   /// A tenant whose program runs for far longer than it should, or whose programs did so of late.
   bool straggles(int tenant) const {
     if (window_.tenants()[static_cast<size_t>(tenant)].demoted) return true;
@@ -332,7 +337,10 @@ class Deciding {
     }
     bool any = false;
     for (const size_t f : urgent) {
-      if (takes_slots_later(f)) continue;
+      if (const auto later = slots_later(f); later && !better_beside(f, *later)) {
+        take_slots(*later);
+        continue;
+      }
       size_t m = free_.size();
       for (size_t other = 0; other < free_.size(); ++other)
         if (beside[other] < policy_.overlap && reserved_[other].at == kNever &&
@@ -349,9 +357,16 @@ class Deciding {
     return any;
   }
 
-  /// Whether a flow's head is in time on slots that are or become free, which are then its own.
-  bool takes_slots_later(size_t f) {
-    for (auto& ends : ends_) {
+  /// Slots that are or become free, `width` of those of the first `count` ends.
+  struct Later {
+    size_t machine = 0, count = 0;
+    int width = 0;
+    Time at{0};
+  };
+  /// On which of them a flow's head is in time.
+  std::optional<Later> slots_later(size_t f) const {
+    for (size_t m = 0; m < ends_.size(); ++m) {
+      const auto& ends = ends_[m];
       int free = 0;
       for (size_t k = 0; k < ends.size(); ++k) {
         free += ends[k].second;
@@ -360,15 +375,30 @@ class Deciding {
           if (variant.width <= free && holds(model_of(f), variant, head(f).rows) &&
               ends[k].first + scaled(expected(f, variant), policy_.margin) <= head(f).deadline)
             width = width == 0 ? variant.width : std::min(width, variant.width);
-        if (width == 0) continue;
-        for (size_t of = k + 1; of-- > 0 && width > 0;) {
-          const int taken = std::clamp(ends[of].second, 0, width);
-          ends[of].second -= taken, width -= taken;
-        }
-        return true;
+        if (width > 0) return Later{m, k + 1, width, ends[k].first};
       }
     }
-    return false;
+    return std::nullopt;
+  }
+  void take_slots(const Later& later) {
+    auto& ends = ends_[later.machine];
+    int width = later.width;
+    for (size_t of = later.count; of-- > 0 && width > 0;) {
+      const int taken = std::clamp(ends[of].second, 0, width);
+      ends[of].second -= taken, width -= taken;
+    }
+  }
+  /// Whether what could wait costs the others less by starting at once than it would wait.
+  bool better_beside(size_t f, const Later& later) const {
+    if (!policy_.eager) return false;
+    Time least = kNever;
+    for (const VariantTime& variant : model_of(f).variants)
+      if (holds(model_of(f), variant, head(f).rows)) least = std::min(least, delay_by(f, variant));
+    return later.at - now_ > least;
+  }
+  /// By what a run makes those longer beside which it is.
+  Time delay_by(size_t f, const VariantTime& variant) const {
+    return scaled(expected(f, variant), static_cast<double>(variant.width) / window_.slots());
   }
 
   /// `fill`: slots of the machine that programs fill, more than there are where some overlap. All
@@ -387,8 +417,7 @@ class Deciding {
     }
     if (chosen < 0 || now_ + scaled(least, policy_.margin) > head(f).deadline) return false;
     const VariantTime& variant = timed.variants[static_cast<size_t>(chosen)];
-    const Time delay =
-        scaled(expected(f, variant), static_cast<double>(variant.width) / window_.slots());
+    const Time delay = delay_by(f, variant);
     for (const Running& run : window_.running()) {
       if (run.machine != machine) continue;
       const Time end = std::max(run.started + run.predicted, now_);
@@ -492,10 +521,21 @@ class Deciding {
     const int room = std::max(share, least);
     const int rows = policy_.batches ? std::max(left_[m], head(f).rows) : head(f).rows;
     int chosen = -1;
-    for (const double margin : {policy_.margin, 1.0}) {  // rather with a margin
+    // Rather with a margin; and where nothing else runs, what was learnt beside others keeps no
+    // short deadline from being tried.
+    struct Try {
+      double margin = 1;
+      bool alone = false;
+    };
+    Time time{0};
+    for (const Try& each : {Try{policy_.margin}, Try{}, Try{1, true}}) {
+      if (each.alone && programs_[static_cast<size_t>(machine)] > 0) break;
+      const auto takes = [&](const VariantTime& variant) {
+        return each.alone ? alone(f, variant) : expected(f, variant);
+      };
       for (size_t v = 0; v < timed.variants.size(); ++v) {
         const VariantTime& variant = timed.variants[v];
-        const Time time = expected(f, variant), end = now_ + scaled(time, margin);
+        const Time end = now_ + scaled(takes(variant), each.margin);
         if (!holds(timed, variant, head(f).rows) ||
             (!policy_.batches && variant.batch != smallest(timed, head(f).rows)))
           continue;
@@ -506,7 +546,9 @@ class Deciding {
                                  share < least, rows))
           chosen = static_cast<int>(v);
       }
-      if (chosen >= 0) break;
+      if (chosen < 0) continue;
+      time = takes(timed.variants[static_cast<size_t>(chosen)]);
+      break;
     }
     if (chosen < 0) return false;
     const VariantTime& variant = timed.variants[static_cast<size_t>(chosen)];
@@ -515,7 +557,6 @@ class Deciding {
       flows_[f].held = true;
       return false;
     }
-    const Time time = expected(f, variant);
     Start start{.machine = machine,
                 .model = static_cast<int>(m),
                 .variant = chosen,

@@ -141,6 +141,10 @@ uint64_t Window::apply(const Decisions& decisions, const Policy& policy, Time no
   for (const GiveUp& given : decisions.given_up) {
     take(given.job);
     judge(given.job.model, false, policy);
+    // Nothing of a tenant runs where all that its runs took says that it would be late; then it is
+    // not learnt either that this has passed.
+    Tenant& tenant = tenants_[static_cast<size_t>(given.job.tenant)];
+    if (tenant.ratio > 1) move_ratio(tenant, 1, policy);
   }
   for (const Start& start : decisions.starts) {
     CHECK(!start.jobs.empty(), "a start of nothing");
@@ -173,18 +177,22 @@ void Window::finish(uint64_t run, Time took, const Policy& policy) {
   Time& ended = ended_[static_cast<size_t>(at->machine)];
   ended = std::max(ended, at->started + took);
   if (at->predicted > Time(0)) {
-    // Two runs of more than twice the time are enough to be noticed, one of less than that is not.
-    constexpr double kNew = 0.35, kBack = 0.8;
-    Tenant& tenant = tenants_[static_cast<size_t>(at->tenant)];
     const double ratio = std::min(
         static_cast<double>(took.count()) / static_cast<double>(at->predicted.count()), 4.0);
-    tenant.ratio += kNew * (ratio - tenant.ratio);
-    if (tenant.ratio > policy.straggler) tenant.demoted = true;
-    if (tenant.ratio < 1 + kBack * (policy.straggler - 1)) tenant.demoted = false;
+    move_ratio(tenants_[static_cast<size_t>(at->tenant)], ratio, policy);
   }
   for (const Time deadline : at->deadlines)
     judge(at->model, at->started + took <= deadline, policy);
   running_.erase(at);
+}
+
+/// Two runs of more than twice the time are enough to be noticed, a single one of any length is
+/// not: a pause of the host makes such.
+void Window::move_ratio(Tenant& tenant, double ratio, const Policy& policy) {
+  constexpr double kNew = 0.35, kMost = 0.4, kBack = 0.8;
+  tenant.ratio += std::min(kNew * (ratio - tenant.ratio), kMost);
+  if (tenant.ratio > policy.straggler) tenant.demoted = true;
+  if (tenant.ratio < 1 + kBack * (policy.straggler - 1)) tenant.demoted = false;
 }
 
 /// Steps are in balance where the share of misses is 1 - promise. Step and bound are chosen: four

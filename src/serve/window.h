@@ -178,6 +178,7 @@ class Window {
  private:
   void left(const Job& job);
   void judge(int model, bool in_time, const Policy& policy);
+  static void move_ratio(Tenant& tenant, double ratio, const Policy& policy);
   int slots_;
   std::vector<int> free_;
   std::vector<Time> ended_;  // by machine

@@ -10,21 +10,36 @@
 namespace obelisk::verify {
 namespace {
 
-/// As many rows of the outputs as the reference can be expected to interpret twice in that time and
-/// in half of the machine's memory. `why_not`: why not a single one.
-std::vector<Rows> rows_in(const Graph& graph, double seconds, std::string& why_not) {
-  // Estimates of one core's rates; a wrong guess is held by the clock.
+using Clock = std::chrono::steady_clock;
+
+/// What the reference needs to interpret some rows of the outputs twice.
+struct Needs {
+  double seconds = 0;  // by estimates of a core's rates
+  double bytes = 0;
+};
+
+Needs needs_of(const Graph& graph, const std::vector<Rows>& rows) {
   constexpr double kFlopsPerSecond = 8e9, kSecondsPerElement = 40e-9;
   const double cores = std::max(1u, std::thread::hardware_concurrency());
-  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
-                        static_cast<double>(sysconf(_SC_PAGE_SIZE)) / 2;
-  double needs = 0, bytes = 0;
-  const auto fit = [&](const std::vector<Rows>& rows) {
-    const Demand demand(graph, rows);
-    needs =
-        2 * (demand.flops() / (kFlopsPerSecond * cores) + demand.elements() * kSecondsPerElement);
-    bytes = demand.peak_bytes();
-    return needs <= seconds && bytes <= memory;
+  const Demand demand(graph, rows);
+  return {2 * (demand.flops() / (kFlopsPerSecond * cores) + demand.elements() * kSecondsPerElement),
+          demand.peak_bytes()};
+}
+
+double half_the_memory() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<double>(sysconf(_SC_PAGE_SIZE)) / 2;
+}
+
+bool are_all(const std::vector<Rows>& rows) {
+  return std::all_of(rows.begin(), rows.end(), [](const Rows& of) { return of.all(); });
+}
+
+/// As many rows of the outputs as are estimated to need no more than that; none: not a single one.
+std::vector<Rows> rows_in(const Graph& graph, double seconds) {
+  const auto fit = [&, memory = half_the_memory()](const std::vector<Rows>& rows) {
+    const Needs needs = needs_of(graph, rows);
+    return needs.seconds <= seconds && needs.bytes <= memory;
   };
   std::vector<Rows> all(graph.outputs().size());
   if (fit(all)) return all;
@@ -37,15 +52,18 @@ std::vector<Rows> rows_in(const Graph& graph, double seconds, std::string& why_n
     if (!fit(rows)) break;
     best = std::move(rows);
   }
-  if (!best.empty()) return best;
-  why_not = bytes > memory
-                ? fmt::format("the reference needs {} of memory for one row",
-                              to_string(Bytes{static_cast<int64_t>(bytes)}))
-                : fmt::format(
-                      "the reference takes about {:.2g} s for one row, more than the {:g} s "
-                      "that it was given",
-                      needs, seconds);
-  return all;
+  return best;
+}
+
+std::string why_not_a_row(const Graph& graph, double seconds) {
+  const Needs needs = needs_of(graph, spread_rows(graph, 1));
+  return needs.bytes > half_the_memory()
+             ? fmt::format("the reference needs {} of memory for one row",
+                           to_string(Bytes{static_cast<int64_t>(needs.bytes)}))
+             : fmt::format(
+                   "the reference takes about {:.2g} s for one row, more than the {:g} s "
+                   "that it was given",
+                   needs.seconds, seconds);
 }
 
 }  // namespace
@@ -83,29 +101,22 @@ Result<Graph> in_arithmetic(const Graph& graph, Precision precision) {
   return passes::convert_precision(graph, precision);
 }
 
-Result<Reference> reference(const Graph& graph, std::span<const Tensor> inputs,
-                            const Options& options) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  const bool bounded = std::isfinite(options.seconds);
+/// The reference of those rows, or why there is none. `until`: when it gives up.
+Result<Reference> reference_of(const Graph& graph, std::span<const Tensor> inputs,
+                               const Options& options, std::vector<Rows> rows,
+                               Clock::time_point until) {
   Reference made;
-  made.rows.resize(graph.outputs().size());
-  if (bounded) made.rows = rows_in(graph, options.seconds, made.why_not);
-  if (!made.why_not.empty()) return made;
+  made.rows = std::move(rows);
   bool stopped = false, late = false;
   const auto probe = [&](graph::NodeId, std::span<const Tensor>) {
-    // Predictions are of a machine that does nothing else.
-    constexpr double kPatience = 2;
-    const double passed = std::chrono::duration<double>(Clock::now() - start).count();
-    late = bounded && passed > kPatience * options.seconds;
+    late = Clock::now() > until;
     return !late && keep_on(options, stopped);
   };
   const auto interpret = [&](const Graph& of,
                              graph::Interpretation how) -> Result<std::vector<Tensor>> {
     how.probe = probe;
-    const bool all = std::all_of(made.rows.begin(), made.rows.end(),
-                                 [](const Rows& rows) { return rows.all(); });
-    return all ? graph::interpret(of, inputs, how) : Demand(of, made.rows).interpret(inputs, how);
+    return are_all(made.rows) ? graph::interpret(of, inputs, how)
+                              : Demand(of, made.rows).interpret(inputs, how);
   };
   const auto both = [&]() -> Status {
     TRY(made.wanted, interpret(graph, {.exact = true}));
@@ -117,13 +128,43 @@ Result<Reference> reference(const Graph& graph, std::span<const Tensor> inputs,
   const Status status = both();
   if (stopped) return interrupted();
   if (!status.ok()) {
-    if (!bounded) return status.error();
+    if (!std::isfinite(options.seconds)) return status.error();
     made.why_not = "the reference gives no answer to generated inputs: " + status.error().message;
   } else if (late) {
     made.why_not =
         fmt::format("the reference took longer than the {:g} s that it was given", options.seconds);
   }
   return made;
+}
+
+Result<Reference> reference(const Graph& graph, std::span<const Tensor> inputs,
+                            const Options& options) {
+  const std::vector<Rows> all(graph.outputs().size());
+  if (!std::isfinite(options.seconds))
+    return reference_of(graph, inputs, options, all, Clock::time_point::max());
+  constexpr double kPatience = 2;  // estimates are of a machine that does nothing else
+  constexpr double kPilotShare =
+      0.06;  // of the time, for few rows, which measure the machine's rates
+  const Clock::time_point start = Clock::now();
+  const auto until = start + std::chrono::duration_cast<Clock::duration>(
+                                 std::chrono::duration<double>(kPatience * options.seconds));
+  if (rows_in(graph, options.seconds).empty()) {
+    Reference none;
+    none.why_not = why_not_a_row(graph, options.seconds);
+    return none;
+  }
+  std::vector<Rows> rows = rows_in(graph, kPilotShare * options.seconds);
+  if (rows.empty()) rows = spread_rows(graph, 1);
+  const double estimated = needs_of(graph, rows).seconds;
+  TRY(Reference pilot, reference_of(graph, inputs, options, rows, until));
+  if (!pilot.why_not.empty() || are_all(pilot.rows)) return pilot;
+  const double took = std::chrono::duration<double>(Clock::now() - start).count();
+  const double slower = std::max(1.0, took / estimated);
+  rows = rows_in(graph, (options.seconds - took) / slower);
+  if (needs_of(graph, rows.empty() ? pilot.rows : rows).seconds <= estimated) return pilot;
+  TRY(Reference made, reference_of(graph, inputs, options, rows, until));
+  // Late all the same: what the few rows say is known.
+  return made.why_not.empty() ? std::move(made) : std::move(pilot);
 }
 
 Result<Report> check(const Graph& graph, const runtime::Executable& executable,

@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT, TensorProto, helper, numpy_helper, onnx
 
 SCRIPT, PICTURE = ROOT / "scripts" / "gpu_goodput.py", ROOT / "scripts" / "goodput_picture.py"
+LATE = ROOT / "scripts" / "goodput_late.py"
 POLICIES = ["vliw", "batch", "edf", "streams", "fifo", "time"]
 
 
@@ -127,3 +128,38 @@ def test_the_picture_has_a_line_for_each_policy(tmp_path):
     assert "| poisson | 5 times | 4,000 | 900 |" in draw("--table").stdout
     gone = draw(str(picture), "--arrivals", "azure")
     assert gone.returncode == 1 and "no points of azure" in gone.stderr
+
+
+def test_what_became_of_requests_is_a_table(obelisk, work, tmp_path):
+    """Points of rates that are asked for, policies with knobs, and where late requests lost their time."""
+    log = tmp_path / "requests.csv"
+    policies = ["vliw:overlap=2:batch=1", "vliw:eager=1", "fifo"]
+    done, body = run(work, obelisk.environment, "--arrivals", "poisson", "--policies", ",".join(policies), "--rates", "200,400", "--requests", log)
+    assert done.returncode == 0 and body["failures"] == [], done.stdout + done.stderr
+    assert [(row["policy"], row["rate"]) for row in body["points"]] == [(p, r) for p in policies for r in (200, 400)] and body["cells"] == []
+    told = subprocess.run([sys.executable, LATE, log, "--warm", "0.05"], capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stderr
+    for row in body["points"]:
+        assert f"factor 10, {row['policy']}, {row['rate']:.0f}/s" in told.stdout
+    only = subprocess.run([sys.executable, LATE, log, "--policy", "fifo", "--last"], capture_output=True, text=True, timeout=60)
+    assert only.returncode == 0 and "vliw" not in only.stdout and "400/s" in only.stdout and "200/s" not in only.stdout
+    done, body = run(work, obelisk.environment, "--arrivals", "poisson", "--policies", "vliw:wide=1")
+    assert done.returncode == 1 and "no knob 'wide'" in done.stdout
+
+
+def test_each_late_request_has_one_cause(tmp_path):
+    """Of made-up requests, one for each cause: of 100 us, predicted to take 40, of which the quickest takes 20."""
+    rows = ["arrivals,factor,policy,rate,model,at,budget,submitted,started,answered,took,slack,outcome,rows,partners,variant,reason"]
+    def ask(at, late=0, started=1, ran=40, delivery=2, predicted=40, outcome=0, took=None):
+        slack = 100 - late - started - predicted
+        took = late + started + ran + delivery if took is None else took
+        rows.append(f'poisson,5,vliw,1000,m,{at},100,{at + late},{started},{started + ran},{took},{slack},{outcome},1,0,"batch 1, 66 of 132 SMs","its turn"')
+    ask(1000), ask(1100, predicted=20, ran=20)  # in time
+    ask(1150, outcome=4, started=-1), ask(1160, outcome=5, started=-1)  # refused, given up
+    ask(1200, late=70), ask(1300, started=90), ask(1450, ran=150), ask(9000, ran=150), ask(9160, predicted=150, ran=150), ask(9320, delivery=90)
+    log = tmp_path / "requests.csv"
+    log.write_text("\n".join(rows) + "\n")
+    told = subprocess.run([sys.executable, LATE, log, "--warm", "0"], capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stderr
+    line = next(line for line in told.stdout.splitlines() if line.startswith("all"))
+    assert line.split()[1:3] == ["10", "80.00%"] and line.split("|")[0].split()[3:] == ["1"] * 8, told.stdout

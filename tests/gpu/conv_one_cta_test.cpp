@@ -314,7 +314,8 @@ INSTANTIATE_TEST_SUITE_P(Conv, OneCtaConvGrid, testing::ValuesIn(kGridCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 /// Depthwise tiles: packs of 8, 4, 2 and 1 channels, as they divide channels and strides; pixels
-/// that share weights where the window is one of three sizes.
+/// that share weights where the window is one of three sizes; and strips of inputs in shared
+/// memory, with the same bits.
 struct DepthwiseCase {
   const char* name;
   int64_t channels, height, width, side, stride, dilation, pad;
@@ -356,8 +357,14 @@ TEST_P(OneCtaDepthwise, ConvolvesAsDefined) {
   g.pack = 8, g.accumulate = c.accumulate;
   while ((pixel_of_x | c.channels | most) % g.pack != 0) g.pack = static_cast<int16_t>(g.pack / 2);
   if (c.multiplier > 1) g.pack = 1;
-  std::vector<float> y(static_cast<size_t>(all * c.channels));
-  one_cta::run(256, [&] {
+  const int64_t y_bytes = (c.pixels * most * 4 + 63) / 64 * 64;
+  ObkConv tile = g;
+  tile.pixels = c.pixels, tile.channels = most;
+  const int64_t scratch = kernels::cuda_conv_scratch_bytes(&tile);
+  const bool may = g.pack >= 2 && c.dilation == 1 && c.side > 1;  // if its patch fits
+  EXPECT_TRUE(scratch > 0 ? may : !may || c.channels >= 90);
+  std::vector<float> y(static_cast<size_t>(all * c.channels)), strips = y;
+  const auto compute = [&](std::vector<float>& y) {
     for (int64_t pixel = 0; pixel < all; pixel += c.pixels)
       for (int64_t channel = 0; channel < c.channels; channel += most) {
         ObkConv t = g;
@@ -365,6 +372,7 @@ TEST_P(OneCtaDepthwise, ConvolvesAsDefined) {
         t.channel = channel, t.channels = std::min(most, c.channels - channel);
         t.y = reinterpret_cast<float*>(one_cta::shared);
         t.y_pixel = t.channels, t.y_row = wide * t.channels;
+        t.scratch = one_cta::shared + y_bytes;
         for (int64_t k = threadIdx.x; k < t.pixels * t.channels; k += 256) t.y[k] = 0.5f;
         __syncthreads();
         if (c.type == DType::f32)
@@ -378,7 +386,20 @@ TEST_P(OneCtaDepthwise, ConvolvesAsDefined) {
               t.y[k];
         __syncthreads();
       }
-  });
+  };
+  one_cta::run(256, [&] { compute(y); });
+  if (scratch > 0) {
+    constexpr int kGuard = 1024;
+    g.depthwise = 2;
+    ASSERT_LE(y_bytes + scratch + kGuard, int64_t{one_cta::kSharedBytes});
+    // What lies outside of X is never written; NaN there would be seen.
+    memset(one_cta::shared, 0xff, static_cast<size_t>(y_bytes + scratch + kGuard));
+    one_cta::run(256, [&] { compute(strips); });
+    EXPECT_EQ(memcmp(y.data(), strips.data(), y.size() * 4), 0) << "strips have other bits";
+    for (int k = 0; k < kGuard; ++k)
+      ASSERT_EQ(static_cast<unsigned char>(one_cta::shared[y_bytes + scratch + k]), 0xff)
+          << "a tile writes beyond its scratch";
+  }
   for (int64_t pixel = 0; pixel < all; ++pixel)
     for (int64_t o = 0; o < c.channels; ++o) {
       double sum = c.accumulate ? 0.5 : 0, size = 0.5;
@@ -409,7 +430,13 @@ INSTANTIATE_TEST_SUITE_P(
                     DepthwiseCase{"fours", 84, 9, 7, 3, 1, 1, 1, 0, 31, 64},
                     DepthwiseCase{"twos", 42, 8, 9, 5, 1, 1, 2, 0, 33, 32},
                     DepthwiseCase{"twos_strided", 42, 11, 11, 7, 2, 1, 3, 0, 36},
-                    DepthwiseCase{"eights_behind_twos", 24, 8, 9, 3, 1, 1, 1, 10, 72}),
+                    DepthwiseCase{"eights_behind_twos", 24, 8, 9, 3, 1, 1, 1, 10, 72},
+                    DepthwiseCase{"nine_strided", 40, 12, 19, 9, 2, 1, 4, 0, 20, 32},
+                    DepthwiseCase{"nine_bf16", 16, 9, 21, 9, 1, 1, 4, 0, 7, 0, 1, DType::bf16},
+                    DepthwiseCase{"parts_of_rows", 64, 5, 24, 5, 1, 1, 2, 0, 12, 32},
+                    DepthwiseCase{"outside", 32, 3, 4, 3, 1, 1, 4, 0, 17},
+                    DepthwiseCase{"f32", 48, 9, 14, 3, 1, 1, 1, 4, 28, 16, 1, DType::f32},
+                    DepthwiseCase{"f32_strided", 36, 9, 15, 7, 2, 1, 3, 0, 40, 0, 1, DType::f32}),
     [](const auto& info) { return std::string(info.param.name); });
 
 /// The same of random shapes, of the channels that networks have and others.

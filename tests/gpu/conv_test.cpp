@@ -227,6 +227,7 @@ struct Layer {
   DevicePointer y = 0, table = 0, counter = 0;
   DType dtype;
   bool ring = true;
+  bool strips = true;  // depthwise: inputs in shared memory, where there is such a tile
 
   Layer(Device& g, const Case& c, DType type, std::mt19937& random, bool tf32 = false)
       : dtype(type) {
@@ -275,6 +276,12 @@ struct Layer {
     }
     return static_cast<int>(most + (direct ? 0 : (pixels * channels * 4 + 63) / 64 * 64));
   }
+  /// Of the first tile, than which none is larger: it decides of which kind all are.
+  int64_t scratch_of_first(int64_t pixels, int64_t channels) const {
+    ObkConv t = job.g;
+    t.row = 0, t.column = 0, t.pixels = std::min(pixels, job.all_pixels), t.channels = channels;
+    return kernels::cuda_conv_scratch_bytes(&t);
+  }
   int tiles(int64_t pixels, int64_t channels) const {
     return static_cast<int>((job.all_pixels + pixels - 1) / pixels *
                             ((job.g.out_channels + channels - 1) / channels));
@@ -297,6 +304,7 @@ struct Layer {
     while ((job.g.out_channels | channels | x_pixel | x_row) % job.g.pack != 0)
       job.g.pack = static_cast<int16_t>(job.g.pack / 2);
     if (job.g.multiplier > 1) job.g.pack = 1;
+    if (job.g.depthwise) job.g.depthwise = strips && scratch_of_first(pixels, channels) > 0 ? 2 : 1;
     const int own = shared(pixels, channels, direct), count = tiles(pixels, channels);
     // As a program has them: as many pages as there is room for, up to five.
     job.pages = dtype == DType::f32 || !ring ? 0 : std::clamp((225 * 1024 - own) / 24592, 0, 5);
@@ -339,7 +347,7 @@ TEST_P(Conv, EqualsTheDefinition) {
       SCOPED_TRACE(fmt::format("{} pixels x {} channels", cut.pixels, cut.channels));
       std::vector<float> y(static_cast<size_t>(layer.y_count), -7.0f);
       g.d->CopyToDevice(layer.y, y.data(), y.size() * 4);
-      layer.ring = cut.ring;
+      layer.ring = cut.ring, layer.strips = (&cut - cuts) % 3 != 1;
       layer.job.g.accumulate = !cut.direct;  // onto the 0.5 that the kernel put into the tile
       Status ran = layer.run(g, cut.pixels, cut.channels, cut.direct, 1, false);
       if (ran.ok()) ran = check(g.d->CtxSynchronize(), "run");

@@ -1,6 +1,6 @@
-// fp32 tiles of one to eight rows (fma_few_rows.cuh) on the GPU: the bits of the tile of any rows,
-// which other tests compare with sums in double. Without a GPU they are only compiled: no register
-// lies in memory.
+// fp32 tiles of one to eight rows (fma_few_rows.cuh) and of nine to 64 (fma_rows.cuh) on the GPU:
+// the bits of the tile of any rows, which other tests compare with sums in double. Without a GPU
+// they are only compiled: no register lies in memory.
 #include <random>
 
 #include "device.h"
@@ -13,9 +13,10 @@ struct Case {
   int rows, columns, k, pitch;
 };
 const std::vector<Case> kCases = {
-    {1, 16, 1024, 1024}, {2, 16, 400, 400},   {3, 48, 126, 127},   {4, 64, 2048, 2048},
-    {5, 40, 42, 42},     {6, 32, 1000, 1004}, {7, 5, 2100, 2102},  {8, 16, 4096, 4096},
-    {8, 64, 84, 84},     {1, 64, 10, 10},     {8, 33, 5000, 5001},
+    {1, 16, 1024, 1024},  {2, 16, 400, 400},   {3, 48, 126, 127},   {4, 64, 2048, 2048},
+    {5, 40, 42, 42},      {6, 32, 1000, 1004}, {7, 5, 2100, 2102},  {8, 16, 4096, 4096},
+    {8, 64, 84, 84},      {1, 64, 10, 10},     {8, 33, 5000, 5001}, {16, 16, 1024, 1024},
+    {49, 16, 2048, 2048}, {33, 48, 126, 127},  {64, 64, 400, 402},  {57, 32, 49, 49},
 };
 
 std::string text() {

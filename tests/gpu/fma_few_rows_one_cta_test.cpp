@@ -1,6 +1,7 @@
-// f32 products of one to eight rows (fma_few_rows.cuh) on a core (one_cta.h): the bits of the tile
-// of any rows (fma.cuh), which is compared with sums in double: any k, columns that are no multiple
-// of 16, rows of A at any distance, A and C in global or in shared memory, onto C or beside it.
+// f32 products of one to eight rows (fma_few_rows.cuh) and of nine to 64 (fma_rows.cuh) on a core
+// (one_cta.h): the bits of the tile of any rows (fma.cuh), which is compared with sums in double:
+// any k, columns that are no multiple of 16, rows of A at any distance, A and C in global or in
+// shared memory, onto C or beside it.
 #include "one_cta.h"
 
 #include <random>
@@ -31,8 +32,13 @@ struct Case {
 template <int kRows>
 void tile(const ObkGemm& g) {
   using S = obk::FixedShape<kRows, 64, 64, 64, 64>;  // columns and k are those of g
-  static_assert(obk::few_rows_fits<kObkF32, S>());
-  obk::fma_few_rows_tile<S>(g);
+  if constexpr (kRows <= kFewRowsMost) {
+    static_assert(obk::few_rows_fits<kObkF32, S>());
+    obk::fma_few_rows_tile<S>(g);
+  } else {
+    static_assert(obk::fma_rows_fits<kObkF32, S>());
+    obk::fma_rows_tile<S>(g);
+  }
 }
 
 void check(const Case& c, std::mt19937& random) {
@@ -82,7 +88,21 @@ void check(const Case& c, std::mt19937& random) {
     }
     one_cta::run(OBK_THREADS, [&] {
       if (any) return obk::gemm_tile<kObkF32>(nullptr, g);
-      switch (c.rows) {
+      switch (c.rows > 8 ? (c.rows + 7) / 8 * 8 : c.rows) {
+        case 16:
+          return tile<16>(g);
+        case 24:
+          return tile<24>(g);
+        case 32:
+          return tile<32>(g);
+        case 40:
+          return tile<40>(g);
+        case 48:
+          return tile<48>(g);
+        case 56:
+          return tile<56>(g);
+        case 64:
+          return tile<64>(g);
         case 1:
           return tile<1>(g);
         case 2:
@@ -132,6 +152,23 @@ TEST(OneCtaFewRows, HaveTheBitsOfAnyRows) {
   check({8, 16, 4097, 0, false, false, true}, random);
   check({1, 64, 5000, 0, false, false, false}, random);
   check({5, 48, 3000, 1, true, false, true}, random);
+}
+
+TEST(OneCtaFewRows, SoHaveThoseOfTilesWhoseWarpsShareOutK) {
+  std::mt19937 random(5);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  for (const int k : {1, 15, 31, 32, 49, 84, 126, 255, 400})
+    for (int eights = 2; eights <= 8; ++eights) {
+      const int rows = eights * 8 - (below(2) ? 0 : below(8));
+      const int columns = below(2) ? 16 * (1 + below(4)) : 1 + below(64);
+      check({rows, columns, k, below(2) ? 0 : below(9), below(4) == 0,
+             rows * k < 6000 && below(3) == 0, below(2) == 0},
+            random);
+    }
+  check({49, 16, 2048, 0, false, false, true}, random);
+  check({16, 16, 1000, 4, false, false, true}, random);
+  check({9, 33, 700, 1, true, false, false}, random);
+  check({64, 64, 514, 2, false, false, true}, random);
 }
 
 }  // namespace

@@ -246,7 +246,7 @@ def test_threads_and_sessions():
 
 
 def test_options_that_are_none():
-    for options, words in (({"speed": "high"}, ["no option 'speed'", "precision, target"]), ({"threads": "many"}, ["'threads' is 'many'"]),
+    for options, words in (({"speed": "high"}, ["no option 'speed'", "precision, search_seconds, target"]), ({"threads": "many"}, ["'threads' is 'many'"]),
                            ({"precision": "fp13"}, ["no precision 'fp13'"]), ({"target": "cuda:99"}, ["Obelisk"])):
         with pytest.raises(Exception) as thrown:
             session_of(mlp(rows=2), options)

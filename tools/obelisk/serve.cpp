@@ -25,7 +25,7 @@ struct ServeFlags {
               record;
   int http = 8000, grpc = 8001, metrics = 8002, threads = 1, grpc_threads = 1;
   double body_mib = 256, bodies_mib = 0, drain_s = 30, grace_s = 0, body_timeout_s = 60;
-  int spin_us = 100;
+  int spin_us = 100, keep_warm_us = 0;
   size_t connections = 16384;
   std::string target = "cpu";
   bool no_control = false, shared_memory = false, no_verify = false, worker = false,
@@ -108,6 +108,7 @@ door::WorkerOptions worker_options(const Flags& flags, const ServeFlags& given,
   option("--cache", flags.cache);
   option("--record", given.record);
   if (given.no_verify) worker.command.push_back("--no-verify");
+  if (given.keep_warm_us > 0) option("--keep-warm", std::to_string(given.keep_warm_us));
   worker.notice = [log](const std::string& event, const std::string& detail) {
     (event == "started" ? log->info("worker") : log->error("worker"))
         .field("state", event)
@@ -163,6 +164,10 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
   verb.add_option("--policy", more->policy,
                   "which request runs next: vliw (least slack first, batches, programs side by "
                   "side), or one of fifo, time, streams, edf, batch");
+  verb.add_option("--keep-warm", more->keep_warm_us,
+                  "of a GPU: microseconds without a run after which it gets some work, as long as "
+                  "requests come, so that it keeps its clocks; 0: it idles")
+      ->check(CLI::Range(0, 1000000));
   verb.add_option("--target", more->target, "cpu; cuda or cuda:N: a GPU of this machine");
   verb.add_option("--threads", flags.threads, "of the CPU, that programs run on; 0: one a core")
       ->check(CLI::Range(0, 4096));
@@ -230,6 +235,7 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     serve::EngineOptions engine;
     auto policy = serve::policy_named(given.policy);
     if (!policy.ok()) return fail(flags, policy.error());
+    if (given.target != "cpu") runtime::want_hardware_queues();
     const auto machine = compiler::find_machine(given.target, 0, flags.threads);
     if (!machine.ok()) return fail(flags, machine.error());
     if (machine->target != "cpu" && !given.worker) {
@@ -241,6 +247,7 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     engine.compiler = flags.compiler, engine.cache = flags.cache;
     engine.verify = !given.no_verify;
     engine.memory_limit = flags.memory_limit << 20;
+    engine.keep_warm = std::chrono::microseconds(given.keep_warm_us);
     if (given.is_worker) {
       // Who started it ends it.
       signal(SIGINT, SIG_IGN);

@@ -44,7 +44,7 @@ TEST(Passes, WithoutTilesNoMachinePassDoesAnything) {
   }
   EXPECT_EQ(names,
             (std::vector<std::string_view>{"fold_norms", "expand_for_machine", "patch_products",
-                                           "split_reductions", "split_products"}));
+                                           "pad_channels", "split_reductions", "split_products"}));
 }
 TEST(Passes, StageConvInputs) {
   graph::run_cases("src/passes/test/stage_conv_inputs.ir", pass("stage_conv_inputs"));
@@ -73,6 +73,9 @@ TEST(Passes, MergeEqual) {
 }
 TEST(Passes, SimplifyAlgebra) {
   graph::run_cases("src/passes/test/simplify_algebra.ir", pass("simplify_algebra"));
+}
+TEST(Passes, FoldPads) {
+  graph::run_cases("src/passes/test/fold_pads.ir", pass("fold_pads"));
 }
 TEST(Passes, FoldBatchNorm) {
   graph::run_cases("src/passes/test/fold_batch_norm.ir", pass("fold_batch_norm"));
@@ -183,6 +186,13 @@ TEST(Passes, PatchProducts) {
   graph::run_cases("src/passes/test/patch_products.ir", [](graph::Graph graph) {
     return patch_products(std::move(graph),
                           [](DType type, int64_t, int64_t, int64_t) { return type == DType::f16; });
+  });
+}
+TEST(Passes, PadChannels) {
+  graph::run_cases("src/passes/test/pad_channels.ir", [](graph::Graph graph) {
+    return pad_channels(std::move(graph), [](DType type, int64_t channels) {
+      return type == DType::f16 ? (channels + 1) / 2 * 2 : channels;
+    });
   });
 }
 TEST(Passes, SplitProducts) {

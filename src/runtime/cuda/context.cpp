@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/parallel.h"
+#include "runtime/cuda/streams.h"
 
 namespace obelisk::runtime::cuda {
 
@@ -71,17 +72,19 @@ Status CudaContext::init() {
   if (of_instances()) TRY_STATUS(write_records(stream_, 0));
   if (mono()) return ok_status();
   TRY(graph_, make_graph(0));
-  return check(driver_.GraphUpload(graph_, stream_), "upload the graph");
+  TRY_STATUS(check(driver_.GraphUpload(graph_, stream_), "upload the graph"));
+  // The first run may be on another stream.
+  return check(driver_.StreamSynchronize(stream_), "upload the graph");
 }
 
 /// Errors: kDevice, when the GPU's context fails, which says nothing about the pointer.
-Result<bool> CudaContext::lies_on_device(const void* pointer) const {
+Result<unsigned> CudaContext::memory_of(const void* pointer) const {
   unsigned kind = 0;
   const int code =
       driver_.PointerAttribute(&kind, kPointerMemoryType, reinterpret_cast<DevicePointer>(pointer));
   constexpr int kUnknown = 1;  // to the driver: memory of the host
   if (code != 0 && code != kUnknown) return check(code, "ask where memory lies").error();
-  return code == 0 && kind == kMemoryDevice;
+  return code == 0 ? kind : 0;
 }
 
 /// Memory for the host's arrays, when the first one comes. That of programs whose runs share
@@ -294,13 +297,13 @@ Status CudaContext::admit(std::span<const void* const> inputs, std::span<void* c
 
 /// Until what the stream was given has ended. A word that the GPU writes behind it is polled: that
 /// takes no lock of the driver, which others want for their launches.
-Status CudaContext::wait_for_stream() {
-  if (!sleep_) return check(driver_.StreamSynchronize(stream_), "run the program");
+Status CudaContext::wait_for_stream(Handle stream) {
+  if (!sleep_) return check(driver_.StreamSynchronize(stream), "run the program");
   if (ended_) {
     const uint32_t wanted = ended_->load(std::memory_order_relaxed) + 1;
     constexpr int kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED: the thread sleeps at once
     const int code =
-        driver_.StreamWriteValue(stream_, reinterpret_cast<DevicePointer>(ended_), wanted, 0);
+        driver_.StreamWriteValue(stream, reinterpret_cast<DevicePointer>(ended_), wanted, 0);
     if (code != kNotSupported) TRY_STATUS(check(code, "note the end of a run"));
     const auto until = std::chrono::steady_clock::now() + *executable_->options_.spin;
     constexpr int kPolls = 64;  // between looks at the clock
@@ -310,7 +313,7 @@ Status CudaContext::wait_for_stream() {
         spin_pause();
       }
   }
-  TRY_STATUS(check(driver_.EventRecord(sleep_, stream_), "record an event"));
+  TRY_STATUS(check(driver_.EventRecord(sleep_, stream), "record an event"));
   return check(driver_.EventSynchronize(sleep_), "run the program");
 }
 
@@ -322,12 +325,18 @@ Status CudaContext::take_inputs(std::span<const void* const> inputs, std::span<v
     const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
     const int64_t bytes = (in ? p.inputs[k] : p.outputs[k - inputs.size()]).type.bytes();
     if (!is_own(k, pointer)) {
-      TRY(const bool there, lies_on_device(pointer));
-      if (there) {
+      TRY(const unsigned memory, memory_of(pointer));
+      if (memory == kMemoryDevice) {
         ports_[k] = reinterpret_cast<DevicePointer>(pointer);
         continue;
       }
       TRY_STATUS(reserve_staging());
+      if (in && bytes > 0 && memory == kMemoryHost) {
+        ports_[k] = staged_[k];
+        auto* const host = static_cast<std::byte*>(const_cast<void*>(pointer));  // only read
+        copies.push_back({host, staged_[k], static_cast<size_t>(bytes), true});
+        continue;
+      }
       if (in && bytes > 0) memcpy(pinned(k), pointer, static_cast<size_t>(bytes));
     }
     ports_[k] = staged_[k];
@@ -386,19 +395,29 @@ void CudaContext::hand_out(std::span<void* const> outputs) {
 Status CudaContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
   TRY_STATUS(admit(inputs, outputs));
   InContext here(gpu_);
-  const auto whole = [&]() -> Status {
+  const auto whole = [&](Handle stream) -> Status {
     copies_.clear();
     TRY_STATUS(take_inputs(inputs, outputs, copies_));
-    TRY_STATUS(copy_inputs(copies_, stream_));
-    TRY_STATUS(begin(stream_));
-    TRY_STATUS(launch(stream_, graph_, 0));
-    TRY_STATUS(end(stream_, copies_));
-    TRY_STATUS(copy_outputs(copies_, stream_));
-    TRY_STATUS(wait_for_stream());
+    TRY_STATUS(copy_inputs(copies_, stream));
+    TRY_STATUS(begin(stream));
+    TRY_STATUS(launch(stream, graph_, 0));
+    TRY_STATUS(end(stream, copies_));
+    TRY_STATUS(copy_outputs(copies_, stream));
+    TRY_STATUS(wait_for_stream(stream));
     hand_out(outputs);
     return ok_status();
   };
-  return failed(whole());
+  return failed(on_stream(whole));
+}
+
+Status CudaContext::on_stream(const std::function<Status(Handle stream)>& work) {
+  const LoadOptions& options = executable_->options_;
+  if (!options.pooled_streams) return work(stream_);
+  TRY(const PooledStream pooled, PooledStream::take(gpu_, options.by_urgency ? urgency_ : 0));
+  Status status = work(pooled.handle());
+  // What an error left under way belongs to memory that may end with the context.
+  if (!status.ok()) driver_.StreamSynchronize(pooled.handle());
+  return status;
 }
 
 Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* const> outputs,

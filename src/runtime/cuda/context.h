@@ -6,7 +6,9 @@
 ///   timing.cpp    times of whole runs and of tasks
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
 
 #include "runtime/cuda/executable.h"
@@ -31,6 +33,7 @@ class CudaContext : public Context {
   Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                 void* stream) override;
   Status wait() override;
+  void set_urgency(int level) override { urgency_ = std::clamp(level, 0, kMostUrgent); }
   Result<bool> on_device(const void* pointer) const override {
     InContext here(gpu_);
     return lies_on_device(pointer);
@@ -57,7 +60,7 @@ class CudaContext : public Context {
   Result<std::vector<std::byte>> record_of(const Launch& launch, DevicePointer stamps) const;
   Status write_records(Handle stream, DevicePointer stamps);
   ObkInstances instances_of(size_t launch, unsigned instances) const;
-  Status name_instances(std::span<CudaContext* const> contexts);
+  Status name_instances(std::span<CudaContext* const> contexts, Handle stream);
   ObkGrid grid(const Launch& launch, DevicePointer stamps) const;
   Result<ObkPipelinedGemm> pipelined_gemm(const Launch& launch, DevicePointer stamps) const;
   KernelNode node_of(size_t launch, void** parameters, unsigned instances = 1) const;
@@ -84,10 +87,17 @@ class CudaContext : public Context {
     size_t bytes = 0;
   };
   Status transfer(std::vector<Transfer>& transfers, Handle stream);
-  Status wait_for_stream();
+  Status wait_for_stream(Handle stream);
   std::string late_tasks(uint64_t want) const;
   Status failed(Status status);
-  Result<bool> lies_on_device(const void* pointer) const;
+  /// kMemoryHost: pinned; kMemoryDevice; 0: memory that the driver does not know.
+  Result<unsigned> memory_of(const void* pointer) const;
+  Result<bool> lies_on_device(const void* pointer) const {
+    TRY(const unsigned kind, memory_of(pointer));
+    return kind == kMemoryDevice;
+  }
+  /// What one or more contexts do on a stream, and wait for: one of the pool, or this one's own.
+  Status on_stream(const std::function<Status(Handle stream)>& work);
   /// By port, into the context's memory for the host's arrays.
   std::byte* pinned(size_t port) const {
     const size_t inputs = program().inputs.size();
@@ -115,6 +125,7 @@ class CudaContext : public Context {
   std::vector<uint64_t> record_at_;
   std::vector<DevicePointer> named_;
   std::map<unsigned, Handle> graphs_;  // by instances, from 2 on
+  int urgency_ = 0;
   bool has_run_ = false;
   bool under_way_ = false;  // behind ran_: a run that returned before its end
   std::vector<StagedCopy> copies_;

@@ -27,7 +27,7 @@ enum Attribute : int {
 };
 enum FunctionAttribute : int { kLocalBytes = 3, kRegisters = 4, kDynamicShared = 8 };
 enum { kHostMapped = 2, kStreamNonBlocking = 1, kEventBlockingSync = 1, kEventNoTiming = 2 };
-enum { kPointerMemoryType = 2, kMemoryDevice = 2 };  // of PointerAttribute
+enum { kPointerMemoryType = 2, kMemoryHost = 1, kMemoryDevice = 2 };  // of PointerAttribute
 
 /// Physical memory of a GPU (CUmemAllocationProp), and who may use it where it is mapped
 /// (CUmemAccessDesc).
@@ -129,6 +129,8 @@ struct NodeAttribute {
   X(GraphAddTypedEdges, "cuGraphAddDependencies_v2",                                             \
     (Handle, const Handle*, const Handle*, const GraphEdge*, size_t))                            \
   X(GraphNodeAttribute, "cuGraphKernelNodeSetAttribute", (Handle, int, const NodeAttribute*))    \
+  X(StreamPriorities, "cuCtxGetStreamPriorityRange", (int*, int*))                               \
+  X(StreamCreateWithPriority, "cuStreamCreateWithPriority", (Handle*, unsigned, int))            \
   X(StreamWriteValue, "cuStreamWriteValue32_v2", (Handle, DevicePointer, uint32_t, unsigned))    \
   X(AddressReserve, "cuMemAddressReserve",                                                       \
     (DevicePointer*, size_t, size_t, DevicePointer, unsigned long long))                         \

@@ -119,7 +119,9 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps, unsigned instances)
         Code::kBuild, "runtime",
         fmt::format("the dispatch has {} kernels, the program {}", order.size(), launches.size()),
         "", "this is a defect of Obelisk; please report it with the model"};
-  const unsigned long long flags = order.empty() ? 0 : kGraphNodePriorities;
+  // With it the priority of the stream that the graph runs on counts for nothing.
+  const unsigned long long flags =
+      order.empty() || executable_->options_.by_urgency ? 0 : kGraphNodePriorities;
   const auto build = [&](bool programmatic) -> Result<Handle> {
     Handle graph = nullptr, ready = nullptr;
     TRY_STATUS(check(driver_.GraphCreate(&graph, 0), "make a graph"));

@@ -50,12 +50,12 @@ ObkInstances CudaContext::instances_of(size_t launch, unsigned instances) const 
 }
 
 /// Tells the GPU whose records the next launch of so many instances reads.
-Status CudaContext::name_instances(std::span<CudaContext* const> contexts) {
+Status CudaContext::name_instances(std::span<CudaContext* const> contexts, Handle stream) {
   std::vector<DevicePointer> wanted;
   for (const CudaContext* each : contexts) wanted.push_back(each->records_.at());
   if (wanted == named_) return ok_status();
   TRY_STATUS(check(driver_.CopyToDeviceAsync(table_.at() + kTableAt, wanted.data(),
-                                             wanted.size() * sizeof wanted[0], stream_),
+                                             wanted.size() * sizeof wanted[0], stream),
                    "name the instances"));
   named_ = std::move(wanted);
   return ok_status();
@@ -89,13 +89,13 @@ Status CudaContext::run_together(std::span<const SharedRun> runs) {
                         fmt::format("{} of them with {} SMs each, the GPU has room for {}", count,
                                     program().sms, executable_->room_));
   InContext here(gpu_);
-  const auto whole = [&]() -> Status {
+  const auto whole = [&](Handle stream) -> Status {
     copies_.clear();
     for (size_t k = 0; k < runs.size(); ++k)
       TRY_STATUS(contexts[k]->take_inputs(runs[k].inputs, runs[k].outputs, copies_));
-    TRY_STATUS(copy_inputs(copies_, stream_));
-    for (CudaContext* const each : contexts) TRY_STATUS(each->begin(stream_));
-    TRY_STATUS(name_instances(contexts));
+    TRY_STATUS(copy_inputs(copies_, stream));
+    for (CudaContext* const each : contexts) TRY_STATUS(each->begin(stream));
+    TRY_STATUS(name_instances(contexts, stream));
     Handle graph = nullptr;
     if (!mono()) {
       Handle& made = graphs_[count];
@@ -104,14 +104,14 @@ Status CudaContext::run_together(std::span<const SharedRun> runs) {
       }
       graph = made;
     }
-    TRY_STATUS(launch(stream_, graph, 0, count));
-    for (CudaContext* const each : contexts) TRY_STATUS(each->end(stream_, copies_));
-    TRY_STATUS(copy_outputs(copies_, stream_));
-    TRY_STATUS(wait_for_stream());
+    TRY_STATUS(launch(stream, graph, 0, count));
+    for (CudaContext* const each : contexts) TRY_STATUS(each->end(stream, copies_));
+    TRY_STATUS(copy_outputs(copies_, stream));
+    TRY_STATUS(wait_for_stream(stream));
     for (size_t k = 0; k < runs.size(); ++k) contexts[k]->hand_out(runs[k].outputs);
     return ok_status();
   };
-  const Status status = whole();
+  const Status status = on_stream(whole);
   if (status.ok()) return status;
   // Whose watchdog saw it says so; the GPU's context is lost to all.
   Status told = status;

@@ -97,7 +97,7 @@ void join_neighbours(std::vector<StagedCopy>& copies) {
     StagedCopy& before = copies[last];
     const StagedCopy& next = copies[k];
     const uint64_t far = next.device - before.device;
-    const bool near = far >= before.bytes &&
+    const bool near = !before.alone && !next.alone && far >= before.bytes &&
                       far < before.bytes + static_cast<uint64_t>(kStagedAlign) &&
                       next.host == before.host + far;
     if (near)

@@ -40,6 +40,7 @@ struct StagedCopy {
   std::byte* host = nullptr;
   DevicePointer device = 0;
   size_t bytes = 0;
+  bool alone = false;  // the host's memory is a caller's: no copy may reach beyond it
 };
 /// Ports begin at multiples of this in a stretch, and stretches in a block.
 inline constexpr int64_t kStagedAlign = 256;

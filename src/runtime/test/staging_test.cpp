@@ -28,6 +28,10 @@ TEST(Staging, NeighboursOnBothSidesAreOneCopy) {
   copies[1].host += 256;  // side by side on the GPU alone
   join_neighbours(copies);
   EXPECT_EQ(copies.size(), 2u);
+  copies = {copy(0, 256), copy(256, 256)};
+  copies[1].alone = true;  // a caller's memory may end where it begins
+  join_neighbours(copies);
+  EXPECT_EQ(copies.size(), 2u);
   copies.clear();
   join_neighbours(copies);
   EXPECT_TRUE(copies.empty());

@@ -125,7 +125,11 @@ const Tampering kTamperings[] = {
     {"tiles of unequal rows side by side", R"(work \d+ has tiles of unequal rows side by side)",
      [](Table& t) { --task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).r1; }},
     {"columns beyond the last", R"(work \d+ computes \d+ of \d+ columns)",
-     [](Table& t) { task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c1 += 512; }},
+     [](Table& t) {
+       task_where(t.tasks, [&](const ObkTask& k) {
+         return k.c0 > 0 && k.c1 == t.tasks.works[k.work].nest.column_count();
+       }).c1 += 512;
+     }},
     {"a reduction of half its columns", R"(work \d+ reduces only a part of its columns)",
      [](Table& t) {
        task_where(t.tasks, [&](const ObkTask& k) {

@@ -103,6 +103,21 @@ std::string name_of(const History& history, uint32_t seed) {
   return "history " + std::to_string(seed) + ", " + to_string(history.options.policy.kind);
 }
 
+// Knobs stand behind a policy's name; what is none is refused.
+TEST(Policies, AreNamedWithTheirKnobs) {
+  const Policy made = policy_named("vliw:overlap=7:margin=1.25:hold=0:patience=2000").value();
+  EXPECT_EQ(made.kind, PolicyKind::kVliw);
+  EXPECT_EQ(made.overlap, 7);
+  EXPECT_EQ(made.margin, 1.25);
+  EXPECT_FALSE(made.hold);
+  EXPECT_EQ(made.patience, Time(2'000'000));
+  EXPECT_TRUE(made.batches);
+  EXPECT_EQ(policy_named("streams:streams=3").value().streams, 3);
+  for (const char* wrong : {"", "vliv", "vliw:overlap", "vliw:overlap=", "vliw:overlap=x",
+                            "vliw:overlap=1x", "vliw:wide=1", "vliw:overlap=-1"})
+    EXPECT_FALSE(policy_named(wrong).ok()) << wrong;
+}
+
 TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
   for (uint32_t seed = 0; seed < kHistories; ++seed) {
     History h = history(seed);
@@ -877,6 +892,70 @@ TEST(Scheduler, WhatWouldBeLateOnSlotsThatBecomeFreeOverlaps) {
                   {.key = 9, .model = 1, .arrival = 0us, .deadline = Time(500us)}, 8)
                 .why,
             Why::kLoad);
+}
+
+// Runs that pauses of the host made long are forgotten where they are why nothing is started.
+TEST(Scheduler, AFewLongRunsDoNotKeepShortDeadlinesFromBeingTriedForEver) {
+  const Times times{{{.variants = {{1, 8, 100us, 100us}}}}};
+  const Policy policy = policy_named("vliw").value();
+  Window window(1, 8);
+  window.add_tenant(1);
+  Time now{0};
+  uint64_t key = 0;
+  const auto started = [&](Time deadline, Time took) {
+    now += 1ms;
+    window.arrive({.key = ++key, .arrival = now, .deadline = now + deadline}, policy);
+    const Decisions first = decide(window, times, now, policy);
+    const uint64_t run = window.apply(first, policy, now);
+    if (!first.starts.empty()) return window.finish(run, took, policy), true;
+    now += deadline;  // it is given up
+    const Decisions second = decide(window, times, now, policy);
+    EXPECT_EQ(second.given_up.size(), 1u);
+    window.apply(second, policy, now);
+    return false;
+  };
+  EXPECT_TRUE(started(10ms, 2ms));
+  EXPECT_FALSE(window.tenants()[0].demoted) << "a single one, however long";
+  EXPECT_TRUE(started(10ms, 2ms));
+  EXPECT_TRUE(window.tenants()[0].demoted) << "two of them";
+  EXPECT_FALSE(started(130us, 100us)) << "predicted to take 180 us";
+  int later = 1;
+  while (later < 20 && !started(130us, 100us)) ++later;
+  EXPECT_LE(later, 4);
+  EXPECT_FALSE(window.tenants()[0].demoted);
+  for (int k = 0; k < 10; ++k) EXPECT_TRUE(started(130us, 100us));
+}
+
+// A program that was slow beside others is tried all the same when nothing runs.
+TEST(Scheduler, WhatIsSlowBesideOthersIsTriedAlone) {
+  const ModelTimes slow{.variants = {{1, 8, 100us, 400us}}};
+  EXPECT_EQ(decide_for({slow}, {{.key = 1, .deadline = Time(150us)}}, Policy(), 8).starts.size(),
+            1u);
+  EXPECT_EQ(decide_for({slow}, {{.key = 1, .deadline = Time(90us)}}, Policy(), 8).starts.size(),
+            0u);
+}
+
+// With `eager` what could wait starts beside what has the slots, where it would wait for longer
+// than it delays that.
+TEST(Scheduler, EagerOnesDoNotWaitForSlots) {
+  const ModelTimes wide{.variants = {{1, 8, 1000us, 1000us}}},
+      small{.variants = {{1, 1, 40us, 40us}}};
+  for (const bool eager : {false, true})
+    for (const Time since : {Time(0us), Time(996us)}) {
+      Policy policy = policy_named("vliw").value();
+      policy.eager = eager;
+      const Times times{{wide, small}};
+      Window window(1, 8);
+      window.add_tenant(1), window.add_tenant(1);
+      window.arrive({.key = 1, .model = 0, .tenant = 0, .deadline = Time(5ms)}, policy);
+      window.apply(decide(window, times, 0us, policy), policy, 0us);
+      window.arrive({.key = 2, .model = 1, .tenant = 1, .arrival = since, .deadline = Time(5ms)},
+                    policy);
+      const Decisions made = decide(window, times, since, policy);
+      // It makes the other 5 us longer, and waits for 1000 or for 4.
+      ASSERT_EQ(made.starts.size(), eager && since == Time(0) ? 1u : 0u);
+      if (!made.starts.empty()) EXPECT_EQ(made.starts[0].why, Why::kOverlaps);
+    }
 }
 
 TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {

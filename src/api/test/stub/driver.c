@@ -68,11 +68,27 @@ COUNTED(cuGraphExecKernelNodeSetParams_v2)
 MAKES(cuDevicePrimaryCtxRetain)
 MAKES(cuModuleLoadData)
 MAKES(cuModuleGetFunction)
-MAKES(cuStreamCreate)
 MAKES(cuEventCreate)
 MAKES(cuGraphCreate)
 MAKES(cuGraphAddKernelNode_v2)
 MAKES(cuGraphInstantiateWithFlags)
+
+/* A stream is its number and its priority. */
+static int streams = 0, by_priority[8] = {0};
+static struct {
+  int number, priority;
+} of_stream[4096];
+static int make_stream(void** made, int priority) {
+  LOCKED(const int k = streams++ % 4096; of_stream[k].number = k, of_stream[k].priority = priority;
+         *made = &of_stream[k]);
+  return 0;
+}
+int cuStreamCreate(void** made) { return make_stream(made, 0); }
+int cuStreamCreateWithPriority(void** made, unsigned flags, int priority) {
+  return (void)flags, make_stream(made, priority);
+}
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = -5, 0; }
+int stub_launches_of(int priority) { return by_priority[-priority]; } /* of graphs */
 
 int cuCtxPopCurrent_v2(void** made) { return CALLED, *made = &taken, 0; }
 int cuDriverGetVersion(int* version) { return *version = 13020, 0; }
@@ -116,7 +132,11 @@ static int await(void) {
   LOCKED(in_flight -= launched, launched = 0);
   return failure;
 }
-int cuGraphLaunch(void) { return CALLED, launch(); }
+int cuGraphLaunch(void* graph, __typeof__(&of_stream[0]) stream) {
+  (void)graph;
+  LOCKED(++by_priority[-stream->priority]);
+  return CALLED, launch();
+}
 int cuLaunchCooperativeKernel(void) { return CALLED, launch(); }
 /* The GPU writes behind a run, unless it is to forget it (1), or cannot (2: 801, not supported). */
 static int forgets_words = 0, forgotten = 0;
@@ -170,6 +190,11 @@ int cuPointerGetAttribute(void* value, int attribute, unsigned long long at) {
   LOCKED(for (size_t k = 0; k < top; ++k) if (blocks[k].at && at >= (size_t)blocks[k].at &&
                                               at < (size_t)blocks[k].at + blocks[k].bytes) *
              (unsigned*)value = 2,
+         code = 0;
+         for (size_t k = 0; k < sizeof hosts / sizeof *hosts;
+              ++k) if (hosts[k].at && at >= (size_t)hosts[k].at &&
+                       at < (size_t)hosts[k].at + hosts[k].bytes) *
+             (unsigned*)value = 1,
          code = 0);
   return code;
 }
@@ -214,12 +239,26 @@ int cuMemGetInfo_v2(size_t* left, size_t* all) { return *left = *all = (size_t)8
   int name(void* to, const void* from, size_t bytes) { return CALLED, memcpy(to, from, bytes), 0; }
 COPIES(cuMemcpyHtoD_v2)
 COPIES(cuMemcpyDtoH_v2)
-COPIES(cuMemcpyHtoDAsync_v2)
+static const void* watched = NULL;
+static int copied_from_watched = 0;
+void stub_watch(const void* from) { LOCKED(watched = from, copied_from_watched = 0); }
+int stub_copied_from_watched(void) { return copied_from_watched; }
+int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes) {
+  LOCKED(copied_from_watched += from == watched);
+  return CALLED, memcpy(to, from, bytes), 0;
+}
 COPIES(cuMemcpyDtoHAsync_v2)
 COPIES(cuMemcpyDtoDAsync_v2)
 #define SETS(name) \
   int name(void* to, unsigned char value, size_t bytes) { return memset(to, value, bytes), 0; }
-SETS(cuMemsetD8_v2) SETS(cuMemsetD8Async) int cuEventElapsedTime(float* ms) { return *ms = 1, 0; }
+SETS(cuMemsetD8_v2)
+static int memsets = 0, memsets_beside = 0;
+int stub_memsets(int beside) { return beside ? memsets_beside : memsets; }
+int cuMemsetD8Async(void* to, unsigned char value, size_t bytes) {
+  LOCKED(++memsets; memsets_beside += in_flight > 0);
+  return memset(to, value, bytes), 0;
+}
+int cuEventElapsedTime(float* ms) { return *ms = 1, 0; }
 int cuGetErrorName(int code, const char** name) {
   return *name = code == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR", 0;
 }

@@ -42,6 +42,12 @@ bool is_wgmma_pipelined(const ObkConv& g) {
          conv_wgmma_pipelined(g.in_channels, g.height, g.width, g.x_row, g.x_pixel, pixels_of(g),
                               g.channels);
 }
+/// Whether a depthwise tile has its inputs in shared memory (conv_depthwise.cuh).
+bool is_depthwise_strips(const ObkConv& g) {
+  return g.depthwise && depthwise_strips(g) &&
+         g.out_width * (g.stride_w + 1) * g.channels < INT32_MAX / 16 &&
+         depthwise_plan_of_any(g, pixels_of(g)).bytes <= conv_bounds::kMostDepthwisePatch;
+}
 int chunks_of(const ObkConv& g);
 /// The same of conv_first.cuh.
 bool is_first(const ObkConv& g) {
@@ -137,7 +143,8 @@ void cuda_depthwise_pack(int32_t type, int64_t channels, int64_t kernel_h, int64
 
 static int64_t scratch_bytes(const ObkConv* conv, int32_t smem_a) {
   int64_t most = 0;
-  if (conv->depthwise) return 0;
+  if (conv->depthwise)
+    return is_depthwise_strips(*conv) ? depthwise_plan_of_any(*conv, pixels_of(*conv)).bytes : 0;
   if (conv->tasks_per_worker > 0 && is_grid_first(*conv))
     return conv_grid_first_bytes(fit_of(*conv).patch_bytes, conv->pixels, conv->channels,
                                  conv->y_pixel, chunks_of(*conv));
@@ -180,6 +187,21 @@ double cuda_conv_nanos(const ObkConv* conv) {
   if (conv->depthwise) {
     using Depthwise = costs::ConvDepthwise;
     const double items = static_cast<double>(pixels_of(*conv) * conv->channels);
+    if (is_depthwise_strips(*conv)) {
+      // Latency, which CTAs that share a multiprocessor hide; then bytes or instructions.
+      using Strips = costs::ConvDepthwiseStrips;
+      const DepthwisePlan plan = depthwise_plan_of_any(*conv, pixels_of(*conv));
+      const double strips = static_cast<double>(plan.out_rows) * plan.across * kDepthwiseStrip;
+      const double tap = conv->pack >= 4 ? Strips::kTap : Strips::kTapOfTwo;
+      const double busy = strips * static_cast<double>(conv->channels) * taps * tap +
+                          items * Strips::kItem + Strips::kTask;
+      const double latency = nanos + Strips::kLatency + taps * Strips::kLatencyOfTap;
+      constexpr double kRun = 64;  // bytes: shorter ones take as long
+      const double run = static_cast<double>(conv->channels * conv_size(conv->type));
+      const double bytes = plan.bytes * std::max(1.0, kRun / run);
+      return std::max(bytes / Strips::kBytes, busy) +
+             latency / std::max<double>(conv->tasks_per_worker, 1);
+    }
     const double tap = depthwise_side(conv->kernel_h, conv->kernel_w) == 0 ? Depthwise::kTapAlone
                        : conv->pack * conv_size(conv->type) >= 16          ? Depthwise::kTap
                        : conv->pack >= 4                                   ? Depthwise::kTapOfFour

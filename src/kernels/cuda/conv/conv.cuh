@@ -5,7 +5,7 @@
  *   obk::conv_tile<kObkF16>(g)       f16, bf16: an implicit product by mma.sync, float sums (here);
  *                                    f32: exact multiply-adds, or by tensor cores from operands
  *                                    rounded to tf32 (conv_cores.cuh)
- *   obk::depthwise_tile<kObkF16>(g)  where g.depthwise is set (conv_cores.cuh)
+ *   obk::depthwise_tile<kObkF16>(g)  where g.depthwise is set (conv_depthwise.cuh, conv_cores.cuh)
  *
  * Any kernel, stride, dilation, padding, number of channels, strides and alignment of X; X in
  * global memory; Y in global or, better, in shared memory; weights packed by cuda_conv_pack.
@@ -151,8 +151,15 @@ static __device__ __forceinline__ void depthwise_tile_of(const ObkConv& g) {
   else
     conv_depthwise<kType, kSide, 1>(conv_share(g));
 }
+}  // namespace obk
+
+#include "conv/conv_depthwise.cuh"
+
+namespace obk {
+
 template <int kType>
 static __device__ __forceinline__ void depthwise_tile(const ObkConv& g) {
+  if (g.depthwise == 2) return depthwise_strips<kType>(g); /* a constant of the body */
   const int side = depthwise_side(g.kernel_h, g.kernel_w); /* a constant of the body */
   if (side == 3)
     depthwise_tile_of<kType, 3>(g);

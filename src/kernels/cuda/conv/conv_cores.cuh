@@ -273,6 +273,18 @@ struct ConvPack {
 #pragma unroll
       for (int k = 0; k < kWords; k += 4) load_global(*(uint32_t(*)[4])(words + k), from + 4 * k);
   }
+  /* The same of shared memory; of no fewer than four bytes. */
+  __device__ __forceinline__ void take(uint32_t from) {
+    if constexpr (kWords == 4) {
+      load_shared16(words, from);
+    } else if constexpr (kWords == 2) {
+      float low, high;
+      load_shared8(low, high, from);
+      words[0] = __float_as_uint(low), words[1] = __float_as_uint(high);
+    } else {
+      words[0] = load_shared_word(from);
+    }
+  }
   __device__ __forceinline__ float at(int e) const {
     if constexpr (kSize == 4) return __uint_as_float(words[e]);
     const uint32_t half = words[e / 2] >> (e % 2 * 16);

@@ -31,16 +31,19 @@ OBK_BOTH int32_t conv_size(int32_t type) { return OBK_LIES_AS_F32(type) ? 4 : 2;
 OBK_BOTH int32_t conv_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 OBK_BOTH int32_t conv_up16(int32_t n) { return (n + 15) & ~15; }
 
-/* n / d for small numbers that are not negative: on the device without the long way. */
-OBK_BOTH int32_t conv_div(int32_t n, int32_t d) {
+/* n / d for 0 <= n < 2^23: on the device without the long way. */
+OBK_BOTH int32_t conv_small_div(int32_t n, int32_t d) {
 #ifdef __CUDA_ARCH__
-  if (n < 1 << 23) {
-    int32_t q = (int32_t)__fdividef((float)n, (float)d);
-    const int32_t rest = n - q * d;
-    return rest < 0 ? q - 1 : rest >= d ? q + 1 : q;
-  }
-#endif
+  int32_t q = (int32_t)__fdividef((float)n, (float)d);
+  const int32_t rest = n - q * d;
+  return rest < 0 ? q - 1 : rest >= d ? q + 1 : q;
+#else
   return n / d;
+#endif
+}
+/* The same for any n that is not negative. */
+OBK_BOTH int32_t conv_div(int32_t n, int32_t d) {
+  return n < 1 << 23 ? conv_small_div(n, d) : n / d;
 }
 
 /* The side of a depthwise window whose rows of taps a tile requests at once (conv_cores.cuh); 0 of
@@ -50,6 +53,65 @@ OBK_BOTH int32_t depthwise_side(int64_t kernel_h, int64_t kernel_w) {
              ? (int32_t)kernel_w
              : 0;
 }
+
+/* A depthwise tile whose inputs lie in shared memory (conv_depthwise.cuh): a patch of X that holds
+ * what all of its rows read, in strips of kDepthwiseStrip pixels; the weights lie before it. */
+enum { kDepthwiseStrip = 4 };
+struct DepthwisePlan {
+  int32_t top, left;             /* of Y: the patch's first row and column are this pixel's */
+  int32_t out_rows, out_columns; /* of Y */
+  int32_t across;                /* strips of a row of Y */
+  int32_t row, column;           /* of X, the patch's first; may lie outside */
+  int32_t rows, reads;           /* of the patch; columns of it that are read */
+  int32_t pixel_bytes, row_bytes, weight_bytes, bytes;
+};
+OBK_BOTH struct DepthwisePlan depthwise_plan(const struct ObkConv* g, int32_t top, int32_t left,
+                                             int32_t out_rows, int32_t out_columns) {
+  struct DepthwisePlan p = {};
+  p.top = top, p.left = left, p.out_rows = out_rows, p.out_columns = out_columns;
+  p.across = (out_columns + kDepthwiseStrip - 1) / kDepthwiseStrip;
+  p.row = top * (int32_t)g->stride_h - (int32_t)g->pad_top;
+  p.column = left * (int32_t)g->stride_w - (int32_t)g->pad_left;
+  p.rows = (out_rows - 1) * (int32_t)g->stride_h + (int32_t)g->kernel_h;
+  p.reads = (out_columns - 1) * (int32_t)g->stride_w + (int32_t)g->kernel_w;
+  const int32_t bytes = (int32_t)g->channels * conv_size(g->type);
+  /* Neighbouring strips begin in other banks. */
+  p.pixel_bytes = bytes < 128 && bytes % 16 == 0 ? bytes | 16 : bytes;
+  p.row_bytes = ((p.across * kDepthwiseStrip - 1) * (int32_t)g->stride_w + (int32_t)g->kernel_w) *
+                p.pixel_bytes;
+  p.weight_bytes = conv_up16((int32_t)(g->kernel_h * g->kernel_w * g->channels) * 4);
+  p.bytes = p.weight_bytes + p.rows * p.row_bytes + 16;
+  return p;
+}
+/* Of so many output pixels from the tile's first. */
+OBK_BOTH struct DepthwisePlan depthwise_plan_at(const struct ObkConv* g, int32_t pixels) {
+  const int32_t wide = (int32_t)g->out_width, top = (int32_t)g->row, left = (int32_t)g->column;
+  const int32_t more = conv_small_div(left + pixels - 1, wide); /* rows below */
+  return more == 0 ? depthwise_plan(g, top, left, 1, pixels)
+                   : depthwise_plan(g, top, 0, more + 1, wide);
+}
+#ifdef __cplusplus
+/* Of any tile of `pixels` of an image that is cut into such, and of no more channels. */
+inline DepthwisePlan depthwise_plan_of_any(const ObkConv& g, int64_t pixels) {
+  const int64_t wide = g.out_width;
+  const bool in_a_row = wide % pixels == 0;
+  const int64_t rows = in_a_row            ? 1
+                       : pixels % wide == 0 ? pixels / wide
+                                            : (pixels + wide - 2) / wide + 1;
+  DepthwisePlan p = depthwise_plan(&g, 0, 0, (int32_t)rows, (int32_t)(in_a_row ? pixels : wide));
+  /* A pixel of fewer channels may have 16 bytes more. */
+  const int32_t bytes = (int32_t)g.channels * conv_size(g.type),
+                most = bytes > 16 && bytes < 112 ? bytes + 16 : bytes;
+  p.bytes += p.rows * (p.row_bytes / p.pixel_bytes) * (most - p.pixel_bytes);
+  return p;
+}
+/* Whether there is such a tile, if its patch fits. */
+constexpr bool depthwise_strips(const ObkConv& g) {
+  return g.pack >= 2 && (g.multiplier == 0 || g.multiplier == 1) && g.dilation_h == 1 &&
+         g.dilation_w == 1 && (g.stride_w == 1 || g.stride_w == 2) &&
+         (g.kernel_w == 3 || g.kernel_w == 5 || g.kernel_w == 7 || g.kernel_w == 9);
+}
+#endif
 
 /* 16-bit: the order of k. Where channels come in eights, tap after tap, each padded to 16 channels;
  * else a kernel row after the other, each padded to 16 elements ("thin"). k16: steps of 16. */

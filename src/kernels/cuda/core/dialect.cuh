@@ -383,7 +383,7 @@ struct ObkLanes : ObkWorker {
 #define OBK_COMMIT_COPIES() obk::copy16_commit()
 #define OBK_AWAIT(n) obk::copy16_wait<n>()
 #define OBK_JOIN_SLICES(n, op, v) obk::join_slices<n>(w, v, obk::op())
-/* A row walked lane by lane, by a warp or by the whole CTA. */
+/* A row walked lane by lane, by a thread, by a warp or by the whole CTA. */
 #define OBK_SHARE_ROWS(n) obk::share_rows(w, n)
 
 namespace obk {
@@ -396,6 +396,10 @@ static __device__ __forceinline__ void assign_warps(ObkLanes* w) {
 
 static __device__ __forceinline__ void share_rows(ObkLanes* w, int lanes) {
   if (lanes == 32) return; /* as the program's loop assigns them */
+  if (lanes == 1) {
+    w->lanes = 1, w->lane = 0, w->group = (int)threadIdx.x, w->groups = OBK_THREADS;
+    return;
+  }
   w->lanes = lanes, w->lane = (int)threadIdx.x, w->group = 0, w->groups = 1;
   w->stage = (char*)w->scratch;
 }

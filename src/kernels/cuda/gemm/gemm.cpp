@@ -141,6 +141,15 @@ static_assert(few_rows_bounds::kMostRows == kFewRowsMost &&
 bool is_few_rows(int32_t type, int64_t m, int64_t n) {
   return type == kObkF32 && m <= kFewRowsMost && n <= kFewRowsColumns;
 }
+/// Tiles of more rows whose warps share out k (fma_rows.cuh).
+static_assert(fma_rows_bounds::kMostRows == kFmaRowsMost &&
+              fma_rows_bounds::kMostColumns == kFmaTile);
+bool is_fma_rows(int32_t type, int64_t m, int64_t n) {
+  return type == kObkF32 && m > kFewRowsMost && m <= kFmaRowsMost && n <= kFmaTile;
+}
+FmaRowsShape fma_rows_shape_of(int64_t m, int64_t n) {
+  return fma_rows_shape(static_cast<int>((m + 7) / 8 * 8), static_cast<int>((n + 15) / 16));
+}
 
 int64_t scratch_bytes(const ObkGemm& g, int smem_a, bool has_ring) {
   if (g.a_type == kObkTf32) return kTf32Stages * kTf32StageBytes + 16;
@@ -153,6 +162,9 @@ int64_t scratch_bytes(const ObkGemm& g, int smem_a, bool has_ring) {
         most = std::max<int64_t>(
             most,
             few_rows_shape(few_rows_padded(g.m), groups, static_cast<int>((g.k + 31) / 32)).bytes);
+    if (g.packed && smem_a >= kFewRowsLeastSmem && is_fma_rows(g.a_type, g.m, g.n))
+      for (int64_t n = 16; n < g.n + 16; n += 16)  // the last tile has fewer
+        most = std::max<int64_t>(most, fma_rows_shape_of(g.m, n).bytes);
     return most;
   }
   const int rows = gemm_pass_rows(g.m), k_blocks = static_cast<int>(chunks_of(g.k));
@@ -270,6 +282,17 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
     const double weights = 16.0 * groups * static_cast<double>(k);
     return Few::kBegin + Few::kRound * shape.rounds +
            std::max(4 * weights / Few::kBytes, 2 * rows * weights / Few::kFlops);
+  }
+  if (is_fma_rows(type, m, n)) {
+    // Both operands stream, or all rows in eights are multiplied; and rounds are joined.
+    using Rows = machine::cuda_costs::GemmFmaRows;
+    const int groups = static_cast<int>((n + 15) / 16), log = fma_rows_shape(8, groups).log_pieces;
+    const double rounds = std::ceil(static_cast<double>(k) / static_cast<double>(32 << log));
+    const double high = static_cast<double>(round_up(m, 8)), wide = 16.0 * groups;
+    return Rows::kBegin + Rows::kRound * rounds +
+           std::max(
+               4 * static_cast<double>(m + 16 * groups) * static_cast<double>(k) / Rows::kBytes,
+               2 * high * wide * static_cast<double>(k) / Rows::kFlops);
   }
   using Fma = machine::cuda_costs::GemmFma;
   // On CUDA cores a pass is 64 x 64 whatever it holds: streaming, and the sums.

@@ -26,6 +26,7 @@
 #include "core/dialect.cuh"
 #include "gemm/fma.cuh"
 #include "gemm/fma_few_rows.cuh"
+#include "gemm/fma_rows.cuh"
 #include "gemm/gemm_fixed.cuh"
 #include "gemm/gemm_mma.cuh"
 #include "gemm/gemm_skinny.cuh"
@@ -120,6 +121,7 @@ static __device__ __forceinline__ void gemm_split_k(const ObkGemm& g) {
 template <int kType, typename S, bool kInlined, bool kAligned>
 static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& g) {
   if constexpr (few_rows_fits<kType, S>()) return fma_few_rows_tile<S>(g);
+  if constexpr (fma_rows_fits<kType, S>()) return fma_rows_tile<S>(g);
 #if __CUDA_ARCH__ >= 900
   constexpr bool kHalf = kType == kObkF16 || kType == kObkBf16;
   if constexpr (kDataflow) { /* one warp loads the pages of all tiles:

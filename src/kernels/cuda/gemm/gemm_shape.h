@@ -133,4 +133,22 @@ OBK_BOTH struct FewRowsShape few_rows_shape(int rows, int groups, int blocks) {
   return s;
 }
 
+/* f32 of more rows (fma_rows.cuh): rows of a tile at most (8: there is no such tile); stages; bytes
+ * of a row of a piece's partial sums. */
+enum { kFmaRowsMost = 64, kFmaRowsStages = 3, kFmaRowsPart = 80 };
+struct FmaRowsShape {
+  int log_pieces;                      /* blocks of 32 k that are multiplied at a time */
+  int row_bytes, a_bytes, stage_bytes; /* of A's rows in a stage; a stage */
+  int bytes;                           /* of shared memory */
+};
+/* rows: a multiple of 8; groups: of 16 columns. */
+OBK_BOTH struct FmaRowsShape fma_rows_shape(int rows, int groups) {
+  struct FmaRowsShape s = {};
+  s.log_pieces = groups <= 1 ? 3 : groups <= 2 ? 2 : 1;
+  s.row_bytes = ((kFmaDepth / 2 << s.log_pieces) + 4) * 4, s.a_bytes = rows * s.row_bytes;
+  s.stage_bytes = s.a_bytes + (groups << s.log_pieces) * 1024;
+  s.bytes = kFmaRowsStages * s.stage_bytes + (groups << s.log_pieces) * rows * kFmaRowsPart + 16;
+  return s;
+}
+
 #endif

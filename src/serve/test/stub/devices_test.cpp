@@ -31,6 +31,12 @@ int stub_calls(void);
 void stub_forget_words(int how);
 int stub_forgotten(void);
 void stub_fail(int code);
+int stub_memsets(int beside);
+int stub_launches_of(int priority);
+void stub_watch(const void* from);
+int stub_copied_from_watched(void);
+int cuMemHostAlloc(void** at, size_t bytes, unsigned flags);
+int cuMemFreeHost(void* at);
 }
 
 namespace obelisk::serve {
@@ -392,6 +398,98 @@ TEST_P(Gpu, WaitingThreadsSpinAndThenSleep) {
     engine.reset();
     stub_forget_words(0);
   }
+}
+
+// A GPU that would be idle while requests come gets some work, but not beside a run.
+TEST_P(Gpu, AnIdleGpuIsKeptWarmWhileRequestsCome) {
+  EngineOptions options;
+  options.device = device({132});
+  options.keep_warm = 100us;
+  auto engine = this->engine(std::move(options));
+  engine->add({.name = "m", .path = write("m", network(8, 1))});
+  wait_for(*engine, "m");
+  const int before = stub_memsets(0), beside = stub_memsets(1);
+  std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(stub_memsets(0), before) << "nobody has asked for anything";
+  EXPECT_EQ(send(*engine, ask("m", row(1))).get().outcome, Outcome::kOk);
+  for (int k = 0; k < 10'000 && stub_memsets(0) < before + 5; ++k)
+    std::this_thread::sleep_for(100us);
+  EXPECT_GE(stub_memsets(0), before + 5);
+  stub_run_us(20'000);
+  const int more = stub_memsets(1);
+  for (int k = 0; k < 5; ++k)
+    EXPECT_EQ(send(*engine, ask("m", row(k))).get().outcome, Outcome::kOk);
+  // A beat may have been under way when a run began, and a run of 20 ms is 200 times the pause.
+  EXPECT_LE(stub_memsets(1) - more, 5);
+  EXPECT_EQ(more, beside);
+  engine.reset();
+}
+
+// Of runs that want the same SMs those with less slack go first; other policies, and runs without a
+// deadline, have all one priority.
+TEST_P(Gpu, RunsWithLittleSlackHaveStreamsOfAHigherPriority) {
+  struct Case {
+    std::string policy;
+    bool priorities;
+    std::optional<std::chrono::nanoseconds> deadline;
+    std::chrono::nanoseconds urgent;
+    int priority;
+  };
+  for (const Case& each :
+       {Case{"vliw", true, 20s, 1ms, -2}, Case{"vliw", true, 20s, 1min, -5},
+        Case{"vliw", true, 3600s, 1ms, 0}, Case{"vliw", true, {}, 1ms, 0},
+        Case{"vliw", false, 20s, 1min, 0}, Case{"streams", true, 20s, 1min, 0}}) {
+    auto made = gpu_device({.widths = {132}, .priorities = each.priorities});
+    ASSERT_TRUE(made.ok()) << made.error().text();
+    EngineOptions options;
+    options.device = made.value();
+    options.urgent = each.urgent, options.relaxed = 10min;
+    auto engine = this->engine(std::move(options), each.policy);
+    engine->add({.name = "m", .path = write("m", network(8, 1))});
+    wait_for(*engine, "m");
+    const std::vector<int> all = {0, -2, -5};
+    std::vector<int> before;
+    for (const int priority : all) before.push_back(stub_launches_of(priority));
+    Request request = ask("m", row(1));
+    request.deadline = each.deadline;
+    EXPECT_EQ(send(*engine, std::move(request)).get().outcome, Outcome::kOk);
+    for (size_t k = 0; k < all.size(); ++k)
+      EXPECT_EQ(stub_launches_of(all[k]) - before[k], all[k] == each.priority)
+          << each.policy << ", priority " << all[k];
+  }
+}
+
+// What lies in page-locked memory is copied to the GPU from there.
+TEST_P(Gpu, PinnedInputsAreNotCopiedOnTheHost) {
+  auto engine = this->engine();
+  engine->add({.name = "m", .path = write("m", network(8, 1))});
+  wait_for(*engine, "m");
+  void* memory = nullptr;
+  ASSERT_EQ(cuMemHostAlloc(&memory, kColumns * sizeof(float), 0), 0);
+  const std::vector<float> x = row(7);
+  std::memcpy(memory, x.data(), kColumns * sizeof(float));
+  for (const bool pinned : {true, false}) {
+    stub_watch(memory);
+    Request request = ask("m", x);
+    request.inputs[0].bytes = {static_cast<const std::byte*>(memory), kColumns * sizeof(float)};
+    request.inputs[0].pinned = pinned;
+    const Answer answer = send(*engine, std::move(request)).get();
+    ASSERT_EQ(answer.outcome, Outcome::kOk);
+    EXPECT_TRUE(holds(answer, "same", x));
+    EXPECT_EQ(stub_copied_from_watched(), pinned ? 1 : 0);
+  }
+  stub_watch(nullptr);
+  // Memory that is said to be pinned and is not is copied on the host first.
+  Request request = ask("m", x);
+  auto plain = std::make_shared<std::vector<float>>(kColumns + 16, 0.0F);
+  auto* at = plain->data();
+  while (reinterpret_cast<uintptr_t>(at) % 64 != 0) ++at;
+  std::copy(x.begin(), x.end(), at);
+  request.keep = plain, request.inputs[0].pinned = true;
+  request.inputs[0].bytes = std::as_bytes(std::span(at, kColumns));
+  EXPECT_TRUE(holds(send(*engine, std::move(request)).get(), "same", x));
+  engine.reset();
+  cuMemFreeHost(memory);
 }
 
 // A run is six calls of the driver: its context is entered and left, inputs in, the launch, outputs

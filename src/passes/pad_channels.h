@@ -1,0 +1,30 @@
+/// passes/pad_channels.h — convolutions between convolutions get as many channels as the machine's
+/// tiles read in whole vectors; the further ones are zeros in the weights.
+///
+///   in   %2 = Conv(%0, W)  18 channels;  %3 = Relu(%2);  %4 = Conv(%3, V)
+///   out  %2 = Conv(%0, W') 24 channels, with filters of zeros;  %3 = Relu(%2);
+///        %4 = Conv(%3, V') which multiplies the further channels by zero
+///
+/// A value is padded where a convolution with constant weights reads it, directly or through
+/// elementwise ops, pools, pads and resizes that give finite numbers of finite ones. Whoever else reads
+/// it reads a slice. Depthwise convolutions of padded values are padded, other groups are not.
+/// `wanted` says how many channels a value of that type and so many channels should have.
+/// Equal but for the order of the sums; where an input is infinite, NaN may come of it.
+///
+/// Stands   after convert_precision, expand and fold_batch_norm; for the machine that is compiled
+///          for.
+/// Errors   none.    Cost  O(nodes), and a copy of the weights.
+#pragma once
+
+#include <functional>
+
+#include "graph/graph.h"
+
+namespace obelisk::passes {
+
+/// The same number where more channels gain nothing.
+using WantedChannels = std::function<int64_t(DType type, int64_t channels)>;
+
+Result<graph::Graph> pad_channels(graph::Graph graph, const WantedChannels& wanted);
+
+}  // namespace obelisk::passes
