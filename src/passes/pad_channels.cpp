@@ -156,6 +156,12 @@ class Padder {
       return false;
     return node.attrs.get_int("group", 1) == 1 || is_depthwise(node, *weights);
   }
+  /// Sums over channels and more than one pixel.
+  bool sums_windows(const Node& node) const {
+    const Tensor& weights = *constant_input(graph_, node, 1);
+    return node.attrs.get_int("group", 1) == 1 &&
+           weights.count() > weights.shape()[0] * weights.shape()[1];
+  }
   bool is_depthwise(const Node& node, const Tensor& weights) const {
     const int64_t groups = node.attrs.get_int("group", 1);
     return groups > 1 && groups == channels(node.inputs[0]) && groups == weights.shape()[0];
@@ -176,8 +182,8 @@ class Padder {
   void note_readers(NodeId id) {
     const Node& node = graph_.node(id);
     if (node.op == Op::Conv && takes_padding(node)) {
-      const bool dense = node.attrs.get_int("group", 1) == 1;
-      if (dense || readers_.contains(node.outputs[0])) readers_.insert(node.inputs[0]);
+      if (sums_windows(node) || readers_.contains(node.outputs[0]))
+        readers_.insert(node.inputs[0]);
     } else if (passes_on(node) && readers_.contains(node.outputs[0])) {
       for (size_t k = 0; k < mapped_inputs(node); ++k)
         if (node.inputs[k] != kNone && has_channels(node.inputs[k])) readers_.insert(node.inputs[k]);

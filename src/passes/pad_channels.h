@@ -5,9 +5,11 @@
 ///   out  %2 = Conv(%0, W') 24 channels, with filters of zeros;  %3 = Relu(%2);
 ///        %4 = Conv(%3, V') which multiplies the further channels by zero
 ///
-/// A value is padded where a convolution with constant weights reads it, directly or through
-/// elementwise ops, pools, pads and resizes that give finite numbers of finite ones. Whoever else reads
-/// it reads a slice. Depthwise convolutions of padded values are padded, other groups are not.
+/// A value is padded where a convolution over channels and more than one pixel, with constant
+/// weights, reads it: directly or through other convolutions, elementwise ops, pools, pads and
+/// resizes that give finite numbers of finite ones. Whoever else reads it reads a slice. Of groups
+/// only depthwise convolutions are padded. Networks of depthwise and 1x1 convolutions gain nothing
+/// (NASNet-A-Large, whose 42 channels would be 48, takes 1.09 times as long on an H100).
 /// `wanted` says how many channels a value of that type and so many channels should have.
 /// Equal but for the order of the sums; where an input is infinite, NaN may come of it.
 ///

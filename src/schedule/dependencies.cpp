@@ -250,7 +250,7 @@ Status place_by_order(const Graph& graph, const stitch::Plan& plan, const machin
   for (const BufferUse& use : uses)
     all.push_back({.size = tasks.buffers[use.buffer].room().count,
                    .users = use.lasts ? everybody : use.users,
-                   .writers = use.writers});
+                   .writers = use.lasts ? everybody : use.writers});
   const MemoryOrder order =
       place_in_order(dag, needs, static_cast<int64_t>(tasks.lists.size()), all, kAlign);
 

@@ -307,3 +307,20 @@ def test_without_a_word_a_graph_is_measured_where_the_gpu_is(obelisk, gpu, model
 def test_without_a_word_a_graph_has_waves_where_no_gpu_is(obelisk, model):
     said = obelisk("compile", model, "--target", "sm_90a", "--granularity", "op", "--verify", "off", "--explain", "dispatch", code=0).out
     assert "dispatch waves" in said and "measured" not in said
+
+
+def test_memory_that_lasts_from_run_to_run_is_nobody_elses(obelisk, tmp_path):
+    """The steps of a recurrent layer have signals in memory that they clear behind themselves: what runs before it may not lie there."""
+    network = tmp_path / "steps.ir"
+    network.write_text("""graph "steps" {
+  in %0 "x": f16[1,9,96]
+  in %1 "w": f16[1,512,96]
+  in %2 "r": f16[1,512,128]
+  %3: f16[9,1,96] = Transpose(%0) {perm = [1, 0, 2]}
+  %4: f16[9,1,1,128] = LSTM(%3, %1, %2) {hidden_size = 128}
+  %5: f16[1,9,1,128] = Transpose(%4) {perm = [2, 0, 1, 3]}
+  out %5 "y"
+}
+""")
+    for policy in ("waves", "critical", "opara"):
+        obelisk("compile", network, "--target", "sm_90a", "--granularity", "op", "--dispatch", policy, "--to", "schedule", code=0)

@@ -495,6 +495,9 @@ std::vector<Product> products(int type) {
   if (few()) std::erase_if(list, [](const Product& p) { return p.m * p.n * p.k > 450'000; });
   if (type == kObkF64)  // its staged operands take the room
     for (Product& p : list) p.a_staged = false;
+  if (type == kObkF32)  // beside the stages of tiles of 64 rows there is room for fewer
+    for (Product& p : list)
+      if (p.a_staged) p.rows = 12;
   return list;
 }
 
