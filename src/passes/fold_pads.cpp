@@ -7,8 +7,8 @@
 namespace obelisk::passes {
 namespace {
 
-/// How many zeros are before and behind each axis: [rank] then [rank], as ONNX has them. Nothing of
-/// other pads.
+/// How many zeros are before each axis, [rank], then how many behind each, [rank]. Empty for other
+/// pads.
 std::vector<int64_t> zeros_around(const Graph& graph, const Node& node) {
   const auto rank = static_cast<int64_t>(graph.type(node.inputs[0]).shape.size());
   const Tensor* pads = constant_input(graph, node, 1);
@@ -79,8 +79,7 @@ Result<Graph> fold_pads(Graph graph) {
     std::optional<Attrs> attrs = padded_window(node, around);
     if (!attrs) continue;
     node.inputs[0] = graph.node(pad).inputs[0];
-    const ValueId made =
-        graph.must_add(node.op, node.inputs, std::move(*attrs), node.name);
+    const ValueId made = graph.must_add(node.op, node.inputs, std::move(*attrs), node.name);
     changed = replace_value(graph, node.outputs[0], made) || changed;
   }
   return changed ? tidy(std::move(graph)) : graph;

@@ -182,11 +182,11 @@ class Padder {
   void note_readers(NodeId id) {
     const Node& node = graph_.node(id);
     if (node.op == Op::Conv && takes_padding(node)) {
-      if (sums_windows(node) || readers_.contains(node.outputs[0]))
-        readers_.insert(node.inputs[0]);
+      if (sums_windows(node) || readers_.contains(node.outputs[0])) readers_.insert(node.inputs[0]);
     } else if (passes_on(node) && readers_.contains(node.outputs[0])) {
       for (size_t k = 0; k < mapped_inputs(node); ++k)
-        if (node.inputs[k] != kNone && has_channels(node.inputs[k])) readers_.insert(node.inputs[k]);
+        if (node.inputs[k] != kNone && has_channels(node.inputs[k]))
+          readers_.insert(node.inputs[k]);
     }
   }
 

@@ -43,9 +43,9 @@ struct LoadOptions {
                                 // of the process. Each has a hardware queue of its own as far as
                                 // there are; contexts with streams of their own would share some,
                                 // and runs that share one wait for each other
-  bool by_urgency = false;  // with pooled_streams: a run's kernels have the priority that
+  bool by_urgency = false;      // with pooled_streams: a run's kernels have the priority that
                             // Context::set_urgency says; those of branches of one graph are equal
-  bool watchdog = false;    // spins on a GPU end after two seconds and say what they waited for
+  bool watchdog = false;  // spins on a GPU end after two seconds and say what they waited for
   bool every_thread =
       false;  // contexts use all threads asked for, also where fewer are predicted to be faster
   const BodyLibrary* library =

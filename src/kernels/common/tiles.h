@@ -63,8 +63,8 @@ struct ObkConv {
   int16_t
       depthwise;  // 1: weights from obk_depthwise_pack; channel c of Y reads c / multiplier of X;
                   // 2, on a GPU: and scratch has room for what the tile reads (conv_depthwise.cuh)
-  int16_t pack;  // depthwise on a GPU: channels that are read at once, 8, 4, 2 or 1; divides where
-                 // pixels, rows and this tile's channels begin, and how many there are
+  int16_t pack;   // depthwise on a GPU: channels that are read at once, 8, 4, 2 or 1; divides where
+                  // pixels, rows and this tile's channels begin, and how many there are
   int32_t accumulate;        // 1: Y += (the planes of a third spatial dimension)
   int16_t own_kernel;        // what it costs: 1: its body is part of a kernel, not called
   int16_t tasks_per_worker;  // > 0: so, and that many of the kernel's CTAs share a multiprocessor,

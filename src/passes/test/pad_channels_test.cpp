@@ -34,18 +34,21 @@ class Maker {
   }
 
  private:
-  int64_t below(int64_t most) { return static_cast<int64_t>(random_() % static_cast<unsigned>(most)); }
+  int64_t below(int64_t most) {
+    return static_cast<int64_t>(random_() % static_cast<unsigned>(most));
+  }
   int64_t channels(ValueId of) const { return graph_.type(of).shape[1]; }
-  ValueId any() { return values_[static_cast<size_t>(below(static_cast<int64_t>(values_.size())))]; }
+  ValueId any() {
+    return values_[static_cast<size_t>(below(static_cast<int64_t>(values_.size())))];
+  }
   ValueId conv(ValueId x, int64_t outputs, int64_t groups) {
     const int64_t side = below(2) * 2 + 1, pad = side / 2;
     std::vector<ValueId> inputs = {
         x, graph_.add_constant(filled({outputs, channels(x) / groups, side, side}))};
     if (below(2)) inputs.push_back(graph_.add_constant(filled({outputs})));
-    return graph_.must_add(Op::Conv, std::move(inputs),
-                           ops::Attrs()
-                               .set("group", groups)
-                               .set("pads", std::vector<int64_t>{pad, pad, pad, pad}));
+    return graph_.must_add(
+        Op::Conv, std::move(inputs),
+        ops::Attrs().set("group", groups).set("pads", std::vector<int64_t>{pad, pad, pad, pad}));
   }
   ValueId next() {
     const ValueId x = any();
@@ -61,8 +64,7 @@ class Maker {
         return channels(other) == channels(x) ? graph_.must_add(Op::Add, {x, other}) : x;
       }
       case 4:
-        return graph_.must_add(
-            Op::Mul, {graph_.add_constant(filled({channels(x), 1, 1})), x});
+        return graph_.must_add(Op::Mul, {graph_.add_constant(filled({channels(x), 1, 1})), x});
       case 5:
         return graph_.must_add(Op::Mul, {x, graph_.must_add(Op::GlobalAveragePool, {x})});
       case 6:
@@ -72,10 +74,10 @@ class Maker {
                                    .set("pads", std::vector<int64_t>{1, 1, 1, 1}));
       case 7: {
         const ValueId sizes = graph_.add_constant(tensor_of(Shape{2, channels(x), 4, 4}));
-        return graph_.must_add(Op::Resize,
-                               {graph_.must_add(Op::GlobalAveragePool, {x}), graph::kNone,
-                                graph::kNone, sizes},
-                               ops::Attrs().set("mode", std::string("nearest")));
+        return graph_.must_add(
+            Op::Resize,
+            {graph_.must_add(Op::GlobalAveragePool, {x}), graph::kNone, graph::kNone, sizes},
+            ops::Attrs().set("mode", std::string("nearest")));
       }
       case 8:
         return conv(x, channels(x), channels(x));

@@ -74,9 +74,7 @@ TEST(Passes, MergeEqual) {
 TEST(Passes, SimplifyAlgebra) {
   graph::run_cases("src/passes/test/simplify_algebra.ir", pass("simplify_algebra"));
 }
-TEST(Passes, FoldPads) {
-  graph::run_cases("src/passes/test/fold_pads.ir", pass("fold_pads"));
-}
+TEST(Passes, FoldPads) { graph::run_cases("src/passes/test/fold_pads.ir", pass("fold_pads")); }
 TEST(Passes, FoldBatchNorm) {
   graph::run_cases("src/passes/test/fold_batch_norm.ir", pass("fold_batch_norm"));
 }

@@ -95,7 +95,7 @@ OBK_BOTH struct DepthwisePlan depthwise_plan_at(const struct ObkConv* g, int32_t
 inline DepthwisePlan depthwise_plan_of_any(const ObkConv& g, int64_t pixels) {
   const int64_t wide = g.out_width;
   const bool in_a_row = wide % pixels == 0;
-  const int64_t rows = in_a_row            ? 1
+  const int64_t rows = in_a_row             ? 1
                        : pixels % wide == 0 ? pixels / wide
                                             : (pixels + wide - 2) / wide + 1;
   DepthwisePlan p = depthwise_plan(&g, 0, 0, (int32_t)rows, (int32_t)(in_a_row ? pixels : wide));
