@@ -70,11 +70,12 @@ Status CudaContext::init() {
   if (mono()) place_shared(executable_->cut_.launches[0], record_);
   if (!mono() || of_instances() || ports > obk::kInlinePorts) record_.ports = port_table_.at();
   if (of_instances()) TRY_STATUS(write_records(stream_, 0));
-  if (mono()) return ok_status();
-  TRY(graph_, make_graph(0));
-  TRY_STATUS(check(driver_.GraphUpload(graph_, stream_), "upload the graph"));
+  if (!mono()) {
+    TRY(graph_, make_graph(0));
+    TRY_STATUS(check(driver_.GraphUpload(graph_, stream_), "upload the graph"));
+  }
   // The first run may be on another stream.
-  return check(driver_.StreamSynchronize(stream_), "upload the graph");
+  return check(driver_.StreamSynchronize(stream_), "prepare the first run");
 }
 
 /// Errors: kDevice, when the GPU's context fails, which says nothing about the pointer.
