@@ -9,7 +9,17 @@ namespace obelisk::codegen {
 
 void BodyEmitter::rows() {
   using namespace kernels::vector_bounds;
-  const size_t head = out_.size();
+  if (tiles_.vectors && !nest_.lanes_in_rows) {
+    // A row of one element whose value no lanes join is a thread's.
+    const bool joins =
+        lane_ >= 0 && std::any_of(body_.steps.begin(), body_.steps.end(),
+                                  [](const Step& step) { return step.kind == StepKind::kReduce; });
+    const int64_t count = nest_.column_count();
+    const bool alone = count == 1 && body_.staged == 0 && !joins;
+    out_ += fmt::format("  OBK_SHARE_ROWS({});\n", alone                     ? 1
+                                                   : count >= kLongRowByLane ? kThreads
+                                                                             : kWarp);
+  }
   if (nest_.lanes_in_rows) {
     out_ += fmt::format("  OBK_FOR_ROW_BLOCKS(r, n, {}) {{\n", extent(lane_));
     out_ += decode("r", "    ", false);
@@ -24,12 +34,6 @@ void BodyEmitter::rows() {
     segment(pass);
   }
   out_ += "  }\n";
-  if (!tiles_.vectors || nest_.lanes_in_rows) return;
-  // A row of one element whose value no lanes join is a thread's.
-  const bool alone = nest_.column_count() == 1 && body_.staged == 0 &&
-                     out_.find("OBK_JOIN", head) == std::string::npos;
-  const int64_t lanes = alone ? 1 : nest_.column_count() >= kLongRowByLane ? kThreads : kWarp;
-  out_.insert(head, fmt::format("  OBK_SHARE_ROWS({});\n", lanes));
 }
 
 /// What a row has one of: values that no reduction gives, then stores.

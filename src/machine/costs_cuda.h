@@ -128,10 +128,10 @@ struct GemmFmaFewRows {
   static constexpr double kBytes = 35, kFlops = 300;   // a ns
 };
 
-/// f32 of 9 to 64 rows (fma_rows.cuh). Estimates: an H100 takes 1.8 times as long, and 2.4 times of
-/// the tiles that these are compared with. The first operands' way to shared memory and the
-/// epilogue; the sums of a round; operands at what an SM has of the second-level cache while all
-/// load; multiply-adds at two thirds of what the CUDA cores have.
+/// f32 of 9 to 64 rows (fma_rows.cuh). Estimates: an H100 takes about 1.8 times as long, and 2.4
+/// times for the tiles that these are compared with (h100_fp32_rows.json). The first operands' way
+/// to shared memory and the epilogue; the sums of a round; operands at what an SM has of the
+/// second-level cache while all load; multiply-adds at two thirds of what the CUDA cores have.
 struct GemmFmaRows {
   static constexpr double kBegin = 1200, kRound = 200;  // ns
   static constexpr double kBytes = 45, kFlops = 300;    // a ns
@@ -186,7 +186,8 @@ struct ConvDepthwise {
   // estimates, kTap times the instructions of a tap of an element over those of packs of 8.
   static constexpr double kTapOfFour = 0.033, kTapOfTwo = 0.047, kTapOfOne = 0.075;
 };
-/// The same where inputs lie in shared memory (conv_depthwise.cuh), ns. Not measured: estimates.
+/// The same where inputs lie in shared memory (conv_depthwise.cuh), ns. Estimates, beside which
+/// h100_depthwise.json has what windows 3 and 5 wide took.
 /// The patch at what an SM has of the second-level cache while all load; a tap of an element at
 /// two instructions, 1.4 times as many as issue slots; an element of Y; a task; and latency: of
 /// memory twice, of a row of the window from shared memory.

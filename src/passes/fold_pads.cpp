@@ -7,31 +7,12 @@
 namespace obelisk::passes {
 namespace {
 
-/// How many zeros are before each axis, [rank], then how many behind each, [rank]. Empty for other
-/// pads.
-std::vector<int64_t> zeros_around(const Graph& graph, const Node& node) {
-  const auto rank = static_cast<int64_t>(graph.type(node.inputs[0]).shape.size());
-  const Tensor* pads = constant_input(graph, node, 1);
-  if (!pads || node.attrs.get_string("mode", "constant") != "constant") return {};
-  const bool has_value = node.inputs.size() > 2 && node.inputs[2] != kNone;
-  if (has_value && uniform_value(graph, node.inputs[2]).value_or(1) != 0) return {};
-  std::vector<int64_t> axes;
-  if (node.inputs.size() > 3 && node.inputs[3] != kNone) {
-    const Tensor* given = constant_input(graph, node, 3);
-    if (!given) return {};
-    for (int64_t k = 0; k < given->count(); ++k)
-      axes.push_back(given->get_int(k) + (given->get_int(k) < 0 ? rank : 0));
-  } else {
-    for (int64_t k = 0; k < rank; ++k) axes.push_back(k);
-  }
-  const auto count = static_cast<int64_t>(axes.size());
-  std::vector<int64_t> around(static_cast<size_t>(2 * rank), 0);
-  for (int64_t k = 0; k < count; ++k) {
-    const auto axis = static_cast<size_t>(axes[static_cast<size_t>(k)]);
-    around[axis] = pads->get_int(k);
-    around[axis + static_cast<size_t>(rank)] = pads->get_int(k + count);
-  }
-  return around;
+/// The pads of zeros, by axis. Empty for other pads.
+std::vector<int64_t> zeros_around(const Graph& graph, const Node& pad) {
+  if (pad.attrs.get_string("mode", "constant") != "constant") return {};
+  const bool has_value = pad.inputs.size() > 2 && pad.inputs[2] != kNone;
+  if (has_value && uniform_value(graph, pad.inputs[2]).value_or(1) != 0) return {};
+  return pads_by_axis(graph, pad);
 }
 
 /// The window's attributes with those zeros as padding; nothing where it cannot have them.

@@ -76,17 +76,19 @@ bool is_pool(const Graph& graph, const Node& node) {
   }
 }
 
+bool is_finite(const Tensor& tensor) {
+  for (int64_t k = 0; k < tensor.count(); ++k)
+    if (!std::isfinite(tensor.get_double(k))) return false;
+  return true;
+}
+
 /// Of Pad: nothing is put before or behind channels, and finite numbers elsewhere.
 bool pads_no_channels(const Graph& graph, const Node& node) {
-  const auto rank = static_cast<int64_t>(graph.type(node.inputs[0]).shape.size());
-  const Tensor* pads = constant_input(graph, node, 1);
-  const bool has_value = node.inputs.size() > 2 && node.inputs[2] != kNone,
-             has_axes = node.inputs.size() > 3 && node.inputs[3] != kNone;
-  if (!pads || pads->count() != 2 * rank || has_axes) return false;
+  const std::vector<int64_t> pads = pads_by_axis(graph, node);
+  if (pads.size() < 4 || pads[1] != 0 || pads[1 + pads.size() / 2] != 0) return false;
+  if (node.inputs.size() < 3 || node.inputs[2] == kNone) return true;
   const Tensor* value = constant_input(graph, node, 2);
-  if (has_value && (!value || value->count() != 1 || !std::isfinite(value->get_double(0))))
-    return false;
-  return pads->get_int(1) == 0 && pads->get_int(1 + rank) == 0;
+  return value && is_finite(*value);
 }
 
 /// Of Resize: the channels keep their number. Its sizes name it.
@@ -97,12 +99,6 @@ bool resizes_no_channels(const Graph& graph, const Node& node) {
     return sizes->get_int(1) == graph.type(node.inputs[0]).shape[1] &&
            node.attrs.get_string("keep_aspect_ratio_policy", "stretch") == "stretch";
   return scales && scales->count() > 1 && scales->get_double(1) == 1;
-}
-
-bool is_finite(const Tensor& tensor) {
-  for (int64_t k = 0; k < tensor.count(); ++k)
-    if (!std::isfinite(tensor.get_double(k))) return false;
-  return true;
 }
 
 /// A copy with zeros behind the elements along axes 0 and 1.

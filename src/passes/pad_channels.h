@@ -7,11 +7,13 @@
 ///
 /// A value is padded where a convolution over channels and more than one pixel, with constant
 /// weights, reads it: directly or through other convolutions, elementwise ops, pools, pads and
-/// resizes that give finite numbers of finite ones. Whoever else reads it reads a slice. Of groups
-/// only depthwise convolutions are padded. Networks of depthwise and 1x1 convolutions gain nothing
-/// (NASNet-A-Large, whose 42 channels would be 48, takes 1.09 times as long on an H100).
+/// resizes that give finite numbers for finite inputs. Its other readers get a slice. Of grouped
+/// convolutions only depthwise ones are padded. Depthwise and 1x1 convolutions do not make a value
+/// worth padding: with theirs padded, too, NASNet-A-Large (42 channels to 48) took 1.09 times as
+/// long on an H100 (h100_pad_channels.json).
 /// `wanted` says how many channels a value of that type and so many channels should have.
-/// Equal but for the order of the sums; where an input is infinite, NaN may come of it.
+/// Equal but for the order of the sums; an infinite input may give NaN in further elements, since
+/// zero weights multiply it.
 ///
 /// Stands   after convert_precision, expand and fold_batch_norm; for the machine that is compiled
 ///          for.

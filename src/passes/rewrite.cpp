@@ -39,6 +39,22 @@ std::optional<double> uniform_value(const Graph& graph, ValueId id) {
   return first;
 }
 
+std::vector<int64_t> pads_by_axis(const Graph& graph, const Node& pad) {
+  const auto rank = static_cast<int64_t>(graph.type(pad.inputs[0]).shape.size());
+  const Tensor *pads = constant_input(graph, pad, 1), *given = constant_input(graph, pad, 3);
+  const bool has_axes = pad.inputs.size() > 3 && pad.inputs[3] != kNone;
+  if (!pads || (has_axes && !given)) return {};
+  const int64_t count = has_axes ? given->count() : rank;
+  std::vector<int64_t> by_axis(static_cast<size_t>(2 * rank), 0);
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t named = has_axes ? given->get_int(k) : k;
+    const auto axis = static_cast<size_t>(named < 0 ? named + rank : named);
+    by_axis[axis] = pads->get_int(k);
+    by_axis[axis + static_cast<size_t>(rank)] = pads->get_int(k + count);
+  }
+  return by_axis;
+}
+
 bool has_one_reader(const Graph& graph, ValueId id) {
   return graph.users(id).size() == 1 && !graph.is_output(id);
 }

@@ -32,6 +32,10 @@ ValueId scalar(Graph& graph, DType dtype, double value);
 /// elements have none.
 std::optional<double> uniform_value(const Graph& graph, ValueId id);
 
+/// Of a Pad whose pads are constants: how many elements it puts before each axis, [rank], then how
+/// many behind each, [rank]. Empty where they are not known.
+std::vector<int64_t> pads_by_axis(const Graph& graph, const Node& pad);
+
 /// Read by one node and not an answer: this value may vanish into its reader.
 bool has_one_reader(const Graph& graph, ValueId id);
 

@@ -65,7 +65,7 @@ bool cut_conv_by_cost(const stitch::Plan& plan, const stitch::ConvTile& conv, co
     heights.push_back(std::min(p, pixels));
   for (int64_t parts = 2; pixels / parts >= 8 && parts <= 16; ++parts)
     heights.push_back((pixels + parts - 1) / parts);
-  // A depthwise tile of more rows reads fewer of them twice.
+  // A depthwise tile of more rows reads fewer of them twice. The bound is chosen, not measured.
   constexpr int64_t kMostOfDepthwise = 2048;
   const int64_t most = conv.depthwise ? kMostOfDepthwise : kernels::conv_bounds::kMostPixelsOfRows;
   for (int64_t rows = 1; rows * wide <= most && rows <= conv.out_height; ++rows)

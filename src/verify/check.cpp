@@ -55,8 +55,7 @@ std::vector<Rows> rows_in(const Graph& graph, double seconds) {
   return best;
 }
 
-std::string why_not_a_row(const Graph& graph, double seconds) {
-  const Needs needs = needs_of(graph, spread_rows(graph, 1));
+std::string why_not(const Needs& needs, double seconds) {
   return needs.bytes > half_the_memory()
              ? fmt::format("the reference needs {} of memory for one row",
                            to_string(Bytes{static_cast<int64_t>(needs.bytes)}))
@@ -148,13 +147,16 @@ Result<Reference> reference(const Graph& graph, std::span<const Tensor> inputs,
   const Clock::time_point start = Clock::now();
   const auto until = start + std::chrono::duration_cast<Clock::duration>(
                                  std::chrono::duration<double>(kPatience * options.seconds));
-  if (rows_in(graph, options.seconds).empty()) {
-    Reference none;
-    none.why_not = why_not_a_row(graph, options.seconds);
-    return none;
-  }
   std::vector<Rows> rows = rows_in(graph, kPilotShare * options.seconds);
-  if (rows.empty()) rows = spread_rows(graph, 1);
+  if (rows.empty()) {
+    rows = spread_rows(graph, 1);
+    const Needs needs = needs_of(graph, rows);
+    if (needs.seconds > options.seconds || needs.bytes > half_the_memory()) {
+      Reference none;
+      none.why_not = why_not(needs, options.seconds);
+      return none;
+    }
+  }
   const double estimated = needs_of(graph, rows).seconds;
   TRY(Reference pilot, reference_of(graph, inputs, options, rows, until));
   if (!pilot.why_not.empty() || are_all(pilot.rows)) return pilot;

@@ -191,9 +191,9 @@ double cuda_conv_nanos(const ObkConv* conv) {
       // Latency, which CTAs that share a multiprocessor hide; then bytes or instructions.
       using Strips = costs::ConvDepthwiseStrips;
       const DepthwisePlan plan = depthwise_plan_of_any(*conv, pixels_of(*conv));
-      const double strips = static_cast<double>(plan.out_rows) * plan.across * kDepthwiseStrip;
+      const int64_t strips = int64_t{plan.out_rows} * plan.across * kDepthwiseStrip;
       const double tap = conv->pack >= 4 ? Strips::kTap : Strips::kTapOfTwo;
-      const double busy = strips * static_cast<double>(conv->channels) * taps * tap +
+      const double busy = static_cast<double>(strips * conv->channels) * taps * tap +
                           items * Strips::kItem + Strips::kTask;
       const double latency = nanos + Strips::kLatency + taps * Strips::kLatencyOfTap;
       constexpr double kRun = 64;  // bytes: shorter ones take as long

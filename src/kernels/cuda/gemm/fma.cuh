@@ -50,6 +50,25 @@ struct FmaInt {
   }
 };
 
+/* Four f32 of A along k to shared memory at `to`: the first `there`, then zeros. From shared memory
+ * at once, from global memory by cp.async; `unit`: the lowest four bits of A's address and of the
+ * bytes of its rows. */
+static __device__ __forceinline__ void fma_copy_four(uint32_t to, const char* of, int there,
+                                                     int unit, bool is_shared) {
+  if (is_shared) {
+    uint32_t v[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) v[e] = e < there ? load_shared_word(shared_address(of) + 4 * e) : 0;
+    store_shared16(to, v);
+  } else if (unit == 0 && there % 4 == 0) { /* a copy is whole: A may end behind k */
+    copy_piece<16>(to, of, there * 4);
+  } else if (unit % 8 == 0 && there % 2 == 0) {
+    copy_piece<8>(to, of, there * 4);
+  } else {
+    copy_piece<4>(to, of, there * 4);
+  }
+}
+
 template <typename Kind>
 static __device__ __forceinline__ void fma_pass(const ObkGemm& g, int64_t row, int64_t column) {
   typedef typename Kind::Sum Sum;

@@ -82,19 +82,7 @@ static __device__ __noinline__ void fma_few_rows() {
       const int at = first + p * 4, there = row < rows ? min(max(k - at, 0), 4) : 0;
       const uint32_t to = a_at + row * shape.row_bytes + p / 8 * kFewRowsBlockBytes + p % 8 * 16;
       const char* of = (const char*)g.a + (there > 0 ? row * a_row + (int64_t)at * 4 : 0);
-      if (a_is_shared) {
-        uint32_t v[4];
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          v[e] = e < there ? load_shared_word(shared_address(of) + 4 * e) : 0;
-        store_shared16(to, v);
-      } else if (unit == 0 && there % 4 == 0) { /* a copy is whole: A may end behind k */
-        copy_piece<16>(to, of, there * 4);
-      } else if (unit % 8 == 0 && there % 2 == 0) {
-        copy_piece<8>(to, of, there * 4);
-      } else {
-        copy_piece<4>(to, of, there * 4);
-      }
+      fma_copy_four(to, of, there, unit, a_is_shared);
     }
     copy16_commit();
     copy16_wait<0>();
