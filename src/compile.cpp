@@ -129,7 +129,7 @@ Status lower(const machine::Machine& machine, const Options& options, Lowered& m
         program.precision = to_string(options.passes.precision);
         program.granularity = strategy.granularity;
         made.program = std::make_shared<runtime::Program>(std::move(program));
-        return ok_status();
+        return options.admits ? options.admits(*made.program) : ok_status();
       },
       nothing_to_check, [&](bool) { return print_program(*made.program); });
 }

@@ -78,6 +78,8 @@ struct Options {
   std::set<std::string> explain;  // steps whose decisions are kept in Compilation::explanations
   std::function<void(std::string_view step, double done)> progress;
   std::function<bool()> interrupted;
+  /// Asked of each program before its code is compiled; an error ends the compilation.
+  std::function<Status(const runtime::Program&)> admits;
 };
 
 /// What the steps from the machine's passes on made for one strategy.

@@ -1,8 +1,6 @@
 #include "serve/engine_local.h"
 
 #include <malloc.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,12 +10,12 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <new>
 #include <set>
 #include <thread>
 #include <unordered_map>
 
 #include "base/parallel.h"
+#include "serve/background.h"
 #include "serve/keep_warm.h"
 #include "serve/lanes.h"
 #include "serve/record.h"
@@ -33,32 +31,6 @@ constexpr uintptr_t kAligned = 64;  // of inputs that are used where they lie
 
 Error refusal(Code code, std::string message, std::string hint = "") {
   return {code, "serve", std::move(message), "", std::move(hint)};
-}
-
-/// Errors as they are; what is thrown becomes one.
-template <typename Function>
-auto caught(const Function& function) -> decltype(function()) {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    return Error{Code::kMemory, "serve", "out of memory", "",
-                 "fewer models, smaller batches, or a machine with more memory"};
-  } catch (const std::exception& bug) {
-    return Error{Code::kBuild, "serve", bug.what(), "",
-                 "this is a defect of Obelisk; please report it with the model"};
-  }
-}
-
-/// In a thread of low priority, as are those that it starts: requests go first. The caller waits.
-template <typename Function>
-auto behind_requests(const Function& function) -> decltype(function()) {
-  std::optional<decltype(function())> made;
-  std::thread([&] {
-    constexpr int kLow = 10;
-    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLow);
-    made.emplace(caught(function));
-  }).join();
-  return std::move(*made);
 }
 
 /// A model as it is served: from add() until nothing of it runs.
@@ -215,6 +187,7 @@ class LocalEngine : public Engine {
   using Timed = std::vector<std::pair<std::shared_ptr<Variant>, VariantTime>>;
   Result<Timed> time_variants(Program program, const std::string& name);
   int number_of_code(const std::string& code, int width);
+  Status could_fit(const Served& model, const runtime::Program& program, int width) const;
   Status serve_variants(std::unique_lock<std::mutex>& lock, Served& model, const Programs& programs,
                         Timed made);
 
@@ -964,7 +937,7 @@ void LocalEngine::leave(const std::shared_ptr<Served>& model) {
   const auto gone = std::make_shared<Gone>(
       Gone{std::exchange(model->variants, {}), std::exchange(model->programs, nullptr)});
   mover_.run([this, model, gone] {
-    gone->variants.clear(), gone->programs.reset();
+    in_background([&] { gone->variants.clear(), gone->programs.reset(); });
     malloc_trim(0);  // what was freed in between stays with the process else
     act([&](auto&) { retire(*model); });
   });
@@ -1074,6 +1047,25 @@ Result<LocalEngine::Timed> LocalEngine::time_variants(Program program, const std
   return made;
 }
 
+/// Before it is compiled: refused where the memory that it takes at least is beyond what there will
+/// ever be for it.
+Status LocalEngine::could_fit(const Served& model, const runtime::Program& program,
+                              int width) const {
+  int64_t least = program.arena.count * device_->seats(width, options_.policy);
+  std::set<const void*> seen;
+  for (const Tensor& weight : program.weights)
+    if (seen.insert(weight.data()).second) least += weight.bytes();
+  const std::unique_lock lock(mutex_);
+  for (const auto& [limit, whose] : {std::pair(model.config.memory_limit, "its own limit"),
+                                     std::pair(memory_limit_, "the limit of all models")})
+    if (const int64_t all = model.workspace_bytes + least; limit > 0 && all > limit)
+      return refusal(Code::kMemory,
+                     fmt::format("it takes {} at least, {} is {}", to_string(Bytes{all}), whose,
+                                 to_string(Bytes{limit})),
+                     "smaller batches, or a higher limit");
+  return ok_status();
+}
+
 /// Under the lock, which it gives back while it waits for memory: the scheduler may start them from
 /// now on. Errors: kMemory beyond the limit.
 Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& model,
@@ -1161,13 +1153,20 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
   auto opened = behind_requests([&] { return Programs::open(model->config, device_, how); });
   if (!opened.ok()) return fail(*model, opened.error());
   const std::vector<int> widths = (*opened)->widths();
+  bool never = false;  // whatever makes room
+  const auto admits = [&](const runtime::Program& program) {
+    const Status status = could_fit(*model, program, widths.front());
+    never = !status.ok();
+    return status;
+  };
   const auto first = [&]() -> Result<Timed> {
-    TRY(Program program,
-        behind_requests([&] { return (*opened)->compile(1, widths.front(), interrupted); }));
+    TRY(Program program, behind_requests([&] {
+          return (*opened)->compile(1, widths.front(), interrupted, admits);
+        }));
     return time_variants(std::move(program), model->config.name);
   };
   auto made = caught(first);
-  while (!made.ok() && made.error().code == Code::kMemory && make_room(*model))
+  while (!made.ok() && !never && made.error().code == Code::kMemory && make_room(*model))
     made = caught(first);
   if (!made.ok()) return fail(*model, made.error());
   model->to_compile = (*opened)->batches().size() * widths.size() - 1;
@@ -1215,9 +1214,13 @@ void LocalEngine::load_more(const std::shared_ptr<Served>& model, int batch, int
     }
     ++model->measuring;
   }
+  const auto admits = [&](const runtime::Program& program) {
+    return could_fit(*model, program, width);
+  };
   auto made = caught([&]() -> Result<Timed> {
-    TRY(Program program,
-        behind_requests([&] { return model->programs->compile(batch, width, interrupted); }));
+    TRY(Program program, behind_requests([&] {
+          return model->programs->compile(batch, width, interrupted, admits);
+        }));
     return time_variants(std::move(program), model->config.name);
   });
   if (--model->to_compile == 0) model->programs->close();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "serve/background.h"
+
 namespace obelisk::serve {
 namespace {
 
@@ -110,7 +112,8 @@ std::vector<int> Programs::widths() const {
 }
 
 Result<compiler::Compilation> Programs::lower(int batch, int width, const std::string& to,
-                                              const std::function<bool()>& interrupted) const {
+                                              const std::function<bool()>& interrupted,
+                                              const Admits& admits) const {
   compiler::Options options;
   options.import.dimensions = config_.dimensions;
   if (!config_.batch_dimension.empty()) options.import.dimensions[config_.batch_dimension] = batch;
@@ -129,17 +132,18 @@ Result<compiler::Compilation> Programs::lower(int batch, int width, const std::s
   options.weights = weights_;
   options.verify = options_.verify && options_.verify_seconds > 0;
   options.verification.seconds = options_.verify_seconds;
-  options.to = to, options.interrupted = interrupted;
+  options.to = to, options.interrupted = interrupted, options.admits = admits;
   compiler::Compilation made;
   if (Status status = compiler::compile(network_, options, made); !status.ok())
     return compiler::with_cause(status.error(), made.import_report);
   return made;
 }
 
-Result<Program> Programs::compile(int batch, int width,
-                                  const std::function<bool()>& interrupted) const {
+Result<Program> Programs::compile(int batch, int width, const std::function<bool()>& interrupted,
+                                  const Admits& admits) const {
   Program program{.batch = batch, .width = width};
   if (compiled_) {
+    if (admits) TRY_STATUS(admits(*compiled_->program));
     compiler::Options options;
     device_->aim(width, options);
     runtime::LoadOptions& load = options.load;
@@ -151,7 +155,7 @@ Result<Program> Programs::compile(int batch, int width,
     program.sample = verify::generate_inputs(graph, 0);
     return program;
   }
-  TRY(const compiler::Compilation made, lower(batch, width, "", interrupted));
+  TRY(const compiler::Compilation made, lower(batch, width, "", interrupted, admits));
   program.executable = made.executable;
   program.sample = verify::generate_inputs(made.imported, 0);
   double flops = 0;
@@ -204,7 +208,7 @@ Status Variant::prepare(int seats) {
       if (seat.error().code != Code::kMemory) status = seat.error();
       break;
     }
-    status = (*seat)->context->run(sample.in, sample.out);
+    status = behind_requests([&] { return (*seat)->context->run(sample.in, sample.out); });
     taken.push_back(std::move(*seat));
   }
   for (std::unique_ptr<Seat>& seat : taken) give_back(std::move(seat));
@@ -217,15 +221,18 @@ Result<Measured> Variant::measure(Time budget) {
   constexpr size_t kMost = 50;
   std::vector<Time> took;
   Time sum{0};
-  const auto begun = Clock::now();
-  for (bool first = true; took.size() < kMost; first = false) {
-    const auto start = Clock::now();
-    TRY_STATUS(seat->context->run(sample.in, sample.out));
-    const auto end = Clock::now();
-    if (first) continue;
-    took.push_back(end - start), sum += took.back();
-    if (end - begun > budget) break;
-  }
+  TRY_STATUS(behind_requests([&]() -> Status {
+    const auto begun = Clock::now();
+    for (bool first = true; took.size() < kMost; first = false) {
+      const auto start = Clock::now();
+      TRY_STATUS(seat->context->run(sample.in, sample.out));
+      const auto end = Clock::now();
+      if (first) continue;
+      took.push_back(end - start), sum += took.back();
+      if (end - begun > budget) break;
+    }
+    return ok_status();
+  }));
   give_back(std::move(seat));
   const auto middle = took.begin() + static_cast<std::ptrdiff_t>(took.size() / 2);
   std::nth_element(took.begin(), middle, took.end());

@@ -47,8 +47,11 @@ class Programs {
   /// Of all its programs, on the device.
   Weights& device_weights() const { return *device_weights_; }
 
-  /// `interrupted` is asked now and then. Errors: those of the compiler; kInterrupted.
-  Result<Program> compile(int batch, int width, const std::function<bool()>& interrupted) const;
+  /// `interrupted` is asked now and then; `admits` once it is known what the program takes and
+  /// before its code is compiled. Errors: those of the compiler and of `admits`; kInterrupted.
+  using Admits = std::function<Status(const runtime::Program&)>;
+  Result<Program> compile(int batch, int width, const std::function<bool()>& interrupted,
+                          const Admits& admits = {}) const;
   /// None will be compiled any more: gives back the model's file and what all programs were made
   /// from. Not while compile() runs.
   void close();
@@ -56,7 +59,8 @@ class Programs {
  private:
   Programs() = default;
   Result<compiler::Compilation> lower(int batch, int width, const std::string& to,
-                                      const std::function<bool()>& interrupted) const;
+                                      const std::function<bool()>& interrupted,
+                                      const Admits& admits = {}) const;
   ModelConfig config_;
   ProgramOptions options_;
   std::shared_ptr<const Device> device_;

@@ -593,7 +593,8 @@ TEST_F(EngineTest, ModelsBeyondTheMemoryLimitAreRefused) {
   engine->add(
       {.name = "beyond", .path = write("beyond", network(400, 5, 2)), .batch_dimension = "batch"});
   EXPECT_EQ(wait_for(*engine, "beyond"), ModelState::kFailed);
-  EXPECT_NE(engine->model("beyond")->reason.find("64.0 KiB are taken"), std::string::npos)
+  EXPECT_NE(engine->model("beyond")->reason.find("the limit of all models is 64.0 KiB"),
+            std::string::npos)
       << engine->model("beyond")->reason;
   engine->add({.name = "own",
                .path = write("own", network(96, 5, 3)),
@@ -608,6 +609,25 @@ TEST_F(EngineTest, ModelsBeyondTheMemoryLimitAreRefused) {
       {.name = "fits again", .path = write("fits", network(96, 5, 1)), .batch_dimension = "batch"});
   EXPECT_EQ(wait_for(*engine, "fits again"), ModelState::kReady) << "memory comes back";
   EXPECT_EQ(engine->model("fits again")->memory_bytes, used) << "to the byte";
+}
+
+TEST_F(EngineTest, WhatCanNeverFitIsNotCompiled) {
+  const std::string called = (folder / "called").string(),
+                    compiler =
+                        write("compiler", "#!/bin/sh\necho >>'" + called + "'\nexec c++ \"$@\"\n");
+  fs::permissions(compiler, fs::perms::owner_all);
+  EngineOptions options;
+  options.workers = 2, options.verify = false, options.memory_limit = 64 << 10;
+  options.compiler = compiler;
+  auto engine = make_engine(std::move(options));
+  engine->add(
+      {.name = "beyond", .path = write("beyond", network(400, 5, 2)), .batch_dimension = "batch"});
+  EXPECT_EQ(wait_for(*engine, "beyond"), ModelState::kFailed);
+  EXPECT_FALSE(fs::exists(called)) << engine->model("beyond")->reason;
+  engine->add(
+      {.name = "fits", .path = write("fits", network(96, 5, 1)), .batch_dimension = "batch"});
+  EXPECT_EQ(wait_for(*engine, "fits"), ModelState::kReady) << engine->model("fits")->reason;
+  EXPECT_TRUE(fs::exists(called)) << "so it would have been seen";
 }
 
 TEST_F(EngineTest, RefusesWithReasons) {
