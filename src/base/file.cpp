@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "base/file_writer.h"
+#include "base/large_pages.h"
 
 namespace obelisk {
 namespace {
@@ -127,6 +128,7 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
     }
     out->data_ = static_cast<const std::byte*>(data);
     if (copy) {
+      ask_for_large_pages(data, out->size_);
       TRY_STATUS(read_all(file.number, path, static_cast<char*>(data), out->size_));
       struct stat after {};
       if (::fstat(file.number, &after) != 0) return file_error("read", path, errno);

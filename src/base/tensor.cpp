@@ -1,7 +1,5 @@
 #include "base/tensor.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +7,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "base/large_pages.h"
 
 namespace obelisk {
 
@@ -63,22 +63,6 @@ std::optional<Shape> broadcast(const Shape& a, const Shape& b) {
 std::string to_string(const Type& type) {
   return fmt::format("{}{}", to_string(type.dtype), to_string(type.shape));
 }
-
-namespace {
-
-/// Weights are written once and walked through often: pages of 2 MiB are backed with fewer faults.
-void ask_for_large_pages([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) {
-#ifdef MADV_HUGEPAGE
-  constexpr size_t kWorthIt = size_t{1} << 20, kPage = 4096;
-  if (bytes < kWorthIt) return;
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(block) + kPage - 1) / kPage * kPage;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(block) + bytes) / kPage * kPage;
-  // A wish: where the system has none, pages are small.
-  (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#endif
-}
-
-}  // namespace
 
 Tensor Tensor::allocate(Type type) {
   constexpr size_t kAlignment = 64;

@@ -203,7 +203,7 @@ class LocalEngine : public Engine {
   void fail_waiting(const std::function<bool(const Served&)>& whose, const Error& error,
                     Answers& answers);
   void lose(const Error& error);
-  void keep_times(const Served& model);
+  std::vector<KeptTimes> times_to_keep(const Served& model) const;
   void fail(Served& model, const Error& error);
 
   const EngineOptions options_;
@@ -272,7 +272,8 @@ LocalEngine::~LocalEngine() {
     return window_.running().empty() && std::none_of(by_number_.begin(), by_number_.end(), moves);
   });
   for (const std::shared_ptr<Served>& model : by_number_)
-    if (model) keep_times(*model);
+    if (model)
+      for (const KeptTimes& each : times_to_keep(*model)) store_.keep(each);
 }
 
 template <typename Function>
@@ -930,14 +931,18 @@ int LocalEngine::free_number() {
 void LocalEngine::leave(const std::shared_ptr<Served>& model) {
   if (std::exchange(model->leaving, true)) return;
   struct Gone {
+    std::vector<KeptTimes> times;
     std::vector<std::shared_ptr<Variant>> variants;
     std::unique_ptr<Programs> programs;
   };
-  keep_times(*model);
-  const auto gone = std::make_shared<Gone>(
-      Gone{std::exchange(model->variants, {}), std::exchange(model->programs, nullptr)});
+  const auto gone =
+      std::make_shared<Gone>(Gone{times_to_keep(*model), std::exchange(model->variants, {}),
+                                  std::exchange(model->programs, nullptr)});
   mover_.run([this, model, gone] {
-    in_background([&] { gone->variants.clear(), gone->programs.reset(); });
+    in_background([&] {
+      for (const KeptTimes& each : gone->times) store_.keep(each);
+      gone->variants.clear(), gone->programs.reset();
+    });
     malloc_trim(0);  // what was freed in between stays with the process else
     act([&](auto&) { retire(*model); });
   });
@@ -945,7 +950,6 @@ void LocalEngine::leave(const std::shared_ptr<Served>& model) {
 
 void LocalEngine::retire(Served& model) {
   const auto number = static_cast<size_t>(model.number);
-  keep_times(model);
   times_.models[number] = {};
   if (recorder_) recorder_->times(model.number, {});
   model.variants.clear(), model.number = -1;
@@ -1023,7 +1027,9 @@ Result<LocalEngine::Timed> LocalEngine::time_variants(Program program, const std
   const std::vector<int> widths =
       device_->any_width() ? device_->widths() : std::vector<int>{program.width};
   Time narrower = kNever;
-  const Hash fingerprint = store_.open() ? runtime::fingerprint(*program.executable) : Hash();
+  Hash fingerprint;
+  if (store_.open())
+    in_background([&] { fingerprint = runtime::fingerprint(*program.executable); });
   for (const int width : widths) {
     const std::string key = TimesStore::key_of(fingerprint, width, slots_, device_->name());
     auto variant = std::make_shared<Variant>(program, width, key, device_);
@@ -1034,7 +1040,7 @@ Result<LocalEngine::Timed> LocalEngine::time_variants(Program program, const std
     TRY_STATUS(variant->prepare(device_->seats(width, options_.policy)));
     const MeasuredTimes times =
         known ? *known : MeasuredTimes{took.usual, std::max(took.usual, took.mean)};
-    if (!known) store_.keep(key, name, program.batch, width, times);
+    if (!known) store_.keep({key, name, program.batch, width, times});
     const bool whole = width == slots_;  // policies that know no narrow programs ask for it
     if (narrower != kNever && !whole &&
         static_cast<double>(times.beside.count()) > kWorth * static_cast<double>(narrower.count()))
@@ -1122,16 +1128,22 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
 }
 
 /// What runs took goes to those that come after this process.
-void LocalEngine::keep_times(const Served& model) {
-  if (!store_.open() || model.number < 0) return;
+/// What was learnt of its programs, for the next process.
+std::vector<KeptTimes> LocalEngine::times_to_keep(const Served& model) const {
+  std::vector<KeptTimes> kept;
+  if (model.number < 0) return kept;
   const ModelTimes& times = times_.models[static_cast<size_t>(model.number)];
   for (size_t v = 0; v < model.variants.size(); ++v) {
     const VariantTime& time = times.variants[v];
     // What runs on all slots took of late says how busy the machine was, and nothing of the
     // program.
-    store_.keep(model.variants[v]->key(), model.config.name, time.batch, time.width,
-                {time.alone, time.width == slots_ ? time.alone : time.beside});
+    kept.push_back({model.variants[v]->key(),
+                    model.config.name,
+                    time.batch,
+                    time.width,
+                    {time.alone, time.width == slots_ ? time.alone : time.beside}});
   }
+  return kept;
 }
 
 void LocalEngine::fail(Served& model, const Error& error) {
@@ -1170,7 +1182,7 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
     made = caught(first);
   if (!made.ok()) return fail(*model, made.error());
   model->to_compile = (*opened)->batches().size() * widths.size() - 1;
-  if (model->to_compile == 0) (*opened)->close();
+  if (model->to_compile == 0) in_background([&] { (*opened)->close(); });
   Status fits = ok_status();
   act([&](std::unique_lock<std::mutex>& lock) {
     if (model->gone) return;
@@ -1223,7 +1235,7 @@ void LocalEngine::load_more(const std::shared_ptr<Served>& model, int batch, int
         }));
     return time_variants(std::move(program), model->config.name);
   });
-  if (--model->to_compile == 0) model->programs->close();
+  if (--model->to_compile == 0) in_background([&] { model->programs->close(); });
   act([&](std::unique_lock<std::mutex>& lock) {
     Status served = ok_status();
     if (!model->gone)

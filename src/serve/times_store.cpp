@@ -27,16 +27,15 @@ std::optional<MeasuredTimes> TimesStore::find(const std::string& key) {
   return times;
 }
 
-void TimesStore::keep(const std::string& key, const std::string& model, int batch, int width,
-                      MeasuredTimes times) {
+void TimesStore::keep(const KeptTimes& program) {
   std::lock_guard lock(mutex_);
   Statement(database_, "INSERT OR REPLACE INTO times VALUES (?, ?, ?, ?, ?, ?)")
-      .bind(1, key)
-      .bind(2, model)
-      .bind(3, int64_t{batch})
-      .bind(4, int64_t{width})
-      .bind(5, int64_t{times.alone.count()})
-      .bind(6, int64_t{times.beside.count()})
+      .bind(1, program.key)
+      .bind(2, program.model)
+      .bind(3, int64_t{program.batch})
+      .bind(4, int64_t{program.width})
+      .bind(5, int64_t{program.times.alone.count()})
+      .bind(6, int64_t{program.times.beside.count()})
       .run();
 }
 

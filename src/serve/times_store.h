@@ -21,6 +21,14 @@ struct MeasuredTimes {
   Time alone{0}, beside{0};
 };
 
+/// As they are kept: of a program of so many rows on so many slots.
+struct KeptTimes {
+  std::string key, model;
+  int batch = 0, width = 0;
+  MeasuredTimes times;
+};
+
+/// Keeping one takes milliseconds: it is on the disk then.
 class TimesStore {
  public:
   /// A file in the folder, made where it is missing; empty: none.
@@ -28,8 +36,7 @@ class TimesStore {
 
   bool open() const { return database_.open(); }
   std::optional<MeasuredTimes> find(const std::string& key);
-  void keep(const std::string& key, const std::string& model, int batch, int width,
-            MeasuredTimes times);
+  void keep(const KeptTimes& program);
 
   static std::string key_of(const Hash& program, int width, int slots, const std::string& device);
 

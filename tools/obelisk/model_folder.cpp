@@ -18,6 +18,7 @@
 #include <set>
 
 #include "compile.h"
+#include "serve/background.h"
 
 namespace obelisk::cli {
 namespace {
@@ -275,7 +276,7 @@ std::optional<Result<ModelConfig>> ModelFolder::find(const std::string& name) co
                                file.value_or("model.onnx and no model.obk")),
                    "", "file = NAME in its model.toml names another"};
     if (!config.path.ends_with(".obk") && !config.path.ends_with(".ir"))
-      TRY_STATUS(find_batch(config, batch_given));
+      TRY_STATUS(serve::behind_requests([&] { return find_batch(config, batch_given); }));
     return config;
   };
   return read();

@@ -536,15 +536,15 @@ TEST_F(EngineTest, TimesAreKeptForTheNextProcess) {
     TimesStore store(cache);
     ASSERT_TRUE(store.open());
     EXPECT_FALSE(store.find(key));
-    store.keep(key, "net", 1, 1, {5us, 7us});
-    store.keep(key, "net", 1, 1, {5us, 8us});
+    store.keep({key, "net", 1, 1, {5us, 7us}});
+    store.keep({key, "net", 1, 1, {5us, 8us}});
   }
   TimesStore again(cache);
   ASSERT_TRUE(again.find(key));
   EXPECT_EQ(again.find(key)->alone, 5us);
   EXPECT_EQ(again.find(key)->beside, 8us);
   TimesStore none("");
-  none.keep(key, "net", 1, 1, {5us, 5us});
+  none.keep({key, "net", 1, 1, {5us, 5us}});
   EXPECT_FALSE(none.find(key));
   std::ofstream(folder / "cache" / "times.sqlite", std::ios::trunc)
       << "something that is no database, and long enough not to be taken for an empty one";
