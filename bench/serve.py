@@ -107,7 +107,7 @@ def measure_wrk(wrk, port, connections, seconds, script):
     if done.returncode or "Non-2xx" in done.stdout or "Socket errors" in done.stdout:
         sys.exit(f"{' '.join(done.args)}\n{done.stdout}{done.stderr}")
     return {"per_second": float(re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)[1]),
-            "p50_us": in_us(re.search(r"50%\s+(\S+)", done.stdout)[1]), "p99_us": in_us(re.search(r"99%\s+(\S+)", done.stdout)[1])}
+            "p50_us": in_us(re.search(r"\n +50%\s+(\S+)", done.stdout)[1]), "p99_us": in_us(re.search(r"\n +99%\s+(\S+)", done.stdout)[1])}
 
 
 def main():
