@@ -18,7 +18,7 @@
 namespace obelisk::serve {
 
 struct MeasuredTimes {
-  Time alone{0}, beside{0};
+  Time alone{0}, beside{0}, segment = kNever;
 };
 
 class TimesStore {

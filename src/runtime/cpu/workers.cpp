@@ -23,7 +23,7 @@ int barrier_spins(int count) {
 
 SpinBarrier::SpinBarrier(int count) : count_(count), spins_(barrier_spins(count)) {}
 
-void SpinBarrier::wait() {
+void SpinBarrier::wait(const std::atomic<int>* still) {
   const uint32_t phase = phase_.load(std::memory_order_acquire);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
     arrived_.store(0, std::memory_order_relaxed);
@@ -32,7 +32,7 @@ void SpinBarrier::wait() {
     return;
   }
   for (int spin = 0; phase_.load(std::memory_order_acquire) == phase; ++spin) {
-    if (spin < spins_)
+    if (spin < spins_ && !(still && still->load(std::memory_order_relaxed)))
       spin_pause();
     else
       phase_.wait(phase, std::memory_order_acquire);

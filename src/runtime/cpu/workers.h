@@ -17,7 +17,8 @@ namespace obelisk::runtime::cpu {
 class SpinBarrier {
  public:
   explicit SpinBarrier(int count);
-  void wait();
+  /// `still`: while it is not 0 who waits sleeps, so that others have the cores.
+  void wait(const std::atomic<int>* still = nullptr);
 
  private:
   const int count_, spins_;
