@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What docs/serving.md promises about time, measured: deadlines behind a slow model, and what others feel of models that come and go, of tenants beyond their quota, of NaN, of clients that do not read, and of malformed requests.
 
-  bench/serve_promises.py [--only deadline,load,first,quota,nan,reader,malformed] [--rounds 7] [--seconds 4] [--output bench/results/serve_promises.json] [--note TEXT]
+  bench/serve_promises.py [--only deadline,whole,load,first,quota,nan,reader,malformed] [--rounds 7] [--seconds 4] [--output bench/results/serve_promises.json] [--note TEXT]
 
 A client asks a small model at a steady rate, from a process of its own. In each round it does so quietly, with the disturbance, and quietly again; so the noise of the machine is in both, and two quiet
 parts of the same round tell how large it is. Of each part the median and the 99th percentile are taken; a ratio is the median over the rounds of disturbed over quiet. Clients that disturb run at the lowest
@@ -232,7 +232,7 @@ def serving(models, *flags):
 
 # ---- cases ----
 
-def deadline(folder, given):
+def deadline(folder, given, policy="vliw"):
     """A deadline of 10 ms behind runs of 50 ms: refused within 1 ms, or answered by 11 ms."""
     save_products(folder / "models" / "small", WIDTH, 4)
     products = 10
@@ -242,7 +242,7 @@ def deadline(folder, given):
             connection, data = Connection(server.port), request("slow", [1], 1)
             run = statistics.median(connection.ask(data)[1] for _ in range(15)) * 1000
         products = max(1, round(products * 50 / run))
-    with serving(folder / "models") as server:
+    with serving(folder / "models", "--policy", policy) as server:
         rows, behind = [], None
         for _ in range(given.rounds):
             rows.append(answers_of(start_client("deadline", server.port, given.seconds, low=False)))
@@ -355,8 +355,8 @@ def malformed(folder, given):
         return alternate(server, given, lambda: running(start_client("malformed", server.port, rate=100)))
 
 
-CASES = {"deadline": deadline, "load": lambda folder, given: come_and_go(folder, given, False), "first": lambda folder, given: come_and_go(folder, given, True), "quota": quota, "nan": nan, "reader": reader, "malformed": malformed}
-WHAT = {"load": come_and_go.__doc__.split(" fresh:")[0], "first": "A model of 100 MiB is compiled anew, loaded and unloaded."}
+CASES = {"deadline": deadline, "whole": lambda folder, given: deadline(folder, given, "vliw:segments=0"), "load": lambda folder, given: come_and_go(folder, given, False), "first": lambda folder, given: come_and_go(folder, given, True), "quota": quota, "nan": nan, "reader": reader, "malformed": malformed}
+WHAT = {"whole": deadline.__doc__ + " Runs that give way to nobody.", "load": come_and_go.__doc__.split(" fresh:")[0], "first": "A model of 100 MiB is compiled anew, loaded and unloaded."}
 
 
 def main():

@@ -151,8 +151,9 @@ struct GiveWay {
   /// run's (acquire). Of more than one, all of the context's workers stand still meanwhile; of one,
   /// the others go on with what can be done without it.
   std::atomic<int> wanted{0};
-  /// Called by the thread that called run(), before each task while something is wanted. It must
-  /// not throw, nor use the context.
+  /// Called by the thread that called run(), before each task while something is wanted, and while
+  /// it waits for other workers, for as long as it does not sleep. It must not throw, nor use the
+  /// context.
   std::function<void()> work;
 };
 

@@ -403,8 +403,8 @@ class Deciding {
     const Running* run = nullptr;
     int variant = -1;
     Time wait{0}, takes{0};
-    Time last{0};  // from then on it does not rely on slots that are to become free: one part of
-                   // the run later it would be too late for this
+    Time last{0};  // from then on it does not rely on slots that are to become free: half of its
+                   // time is over, or one part of the run later it would be too late for this
   };
   /// What was started within a run just now.
   const Start* within(const Running& run) const {
@@ -435,7 +435,8 @@ class Deciding {
             now_ + scaled(*wait + takes, policy_.margin) > due)
           continue;
         const Within way{&run, static_cast<int>(v), *wait, takes,
-                         due - scaled(2 * *wait + takes, policy_.margin)};
+                         std::min(due - scaled(2 * *wait + takes, policy_.margin),
+                                  due - (due - head(f).arrival) / 2)};
         if (!best || std::pair(width(way), *wait) < std::pair(width(*best), best->wait)) best = way;
       }
     }

@@ -66,13 +66,14 @@ enum class Why : uint8_t {
   kShared,    // as wide as the others that wait leave room
   kWidened,   // wider than its part, for its deadline
   kOverlaps,  // beside programs that have the slots: on slots that become free it would be late
-  kWithin,    // within a run that gives way to it, for the same reason
   kPassed,    // the deadline passed
   kHopeless,  // it would have passed before an answer
   kQueueFull,
   kTooShort,  // no program of the model is that quick, even alone
   kLoad,      // what is ahead of it makes it late
   kNoProgram,
+  kWithin,  // within a run that gives way to it: on slots that become free it would be late. Last,
+            // for records have the numbers
 };
 std::string to_string(Why why);
 

@@ -190,10 +190,13 @@ void CpuContext::run_task(const ObkTask& task, ObkWorker& self) {
   if (!recorded_.empty()) recorded_[self.sm].tasks.push_back({&task, start, end});
 }
 
-/// Between two tasks: what waits to be let in runs on worker 0.
+/// Between two tasks, and while others are waited for: what waits to be let in runs on worker 0.
 void CpuContext::look(int worker) noexcept {
   if (!way_) return;
-  if (worker > 0) return still_.wait(1, std::memory_order_acquire);
+  if (worker > 0) {
+    while (still_.load(std::memory_order_acquire) != 0) still_.wait(1, std::memory_order_acquire);
+    return;
+  }
   const int wanted = way_->wanted.load(std::memory_order_acquire);
   if (wanted == 0) return;
   if (wanted > 1) still_.store(1, std::memory_order_release);
@@ -223,7 +226,7 @@ void CpuContext::run_worker(int worker) {
     if (workers > 1 && wave + 1 < program.waves) {
       const auto start = profile_ ? Profile::Clock::now() : Profile::Clock::time_point();
       if (jitter_) jitter_->delay(worker);
-      barrier_->wait(&still_);
+      barrier_->wait([&] { look(worker); });
       if (profile_) profile_->waited(worker, Profile::Clock::now() - start);
     }
   }

@@ -1051,8 +1051,11 @@ TEST(Scheduler, AnUrgentOneReliesOnSlotsThatBecomeFreeForAsLongAsItCan) {
   Happens one;
   one.arrives(1, 0, 0us, kNever);
   // It is in time behind the run, which ends at 10 ms: it waits, and asks again while there is time
-  // for another way, two parts before the last moment.
-  EXPECT_TRUE(one.arrives(2, 1, 9ms, 11ms).empty());
+  // for another way, when half of its time is over,
+  EXPECT_TRUE(one.arrives(2, 1, 8ms, 14ms).empty());
+  EXPECT_EQ(one.last.wake, 11ms);
+  // or two parts before the last moment.
+  EXPECT_TRUE(one.arrives(3, 1, 9600us, 11ms).empty());
   const Time last = 11ms - (2 * 100us + 700us) * 11 / 10;
   EXPECT_EQ(one.last.wake, last);
   const std::vector<Start> made = one.step(last);  // the run takes longer than it was to
