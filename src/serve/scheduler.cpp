@@ -340,12 +340,14 @@ class Deciding {
           return gives_way(times_, policy_, run, run.priority).has_value();
         });
     if (policy_.overlap == 0 && !cut) return false;
+    bool neglected = false;  // somebody is: slots that become free are not for those beside
     std::vector<size_t> urgent;
     for (const size_t f : active_) {
       if (!waits(f) || model_of(f).away > Time(0) || flows_[f].gathers.width > 0) continue;
-      if (now_ - window_.flows()[f].served > policy_.patience) return false;  // its turn is next
+      neglected |= now_ - window_.flows()[f].served > policy_.patience;
       if (head(f).deadline != kNever) urgent.push_back(f);
     }
+    if (neglected && !cut) return false;
     std::sort(urgent.begin(), urgent.end(), [&](size_t a, size_t b) {
       return due(a) != due(b) ? due(a) < due(b) : head(a).key < head(b).key;
     });
@@ -382,6 +384,7 @@ class Deciding {
         flows_[f].skipped = false, any = true;
         continue;
       }
+      if (neglected) continue;
       size_t m = free_.size();
       for (size_t other = 0; other < free_.size(); ++other)
         if (beside[other] < policy_.overlap && reserved_[other].at == kNever &&
@@ -412,33 +415,39 @@ class Deciding {
       if (start.within == run.id) return &start;
     return nullptr;
   }
-  /// The narrowest program that is in time so.
+  /// The program that ends first: the run stands still meanwhile, so that all its slots are there
+  /// for it. Of those that end about then, the narrowest.
   std::optional<Within> way_within(size_t f) const {
     const ModelTimes& timed = model_of(f);
-    const auto width = [&](const Within& way) {
-      return timed.variants[static_cast<size_t>(way.variant)].width;
-    };
+    const Job& job = head(f);
     std::optional<Within> best;
     for (const Running& run : window_.running()) {
       const auto wait = gives_way(times_, policy_, run, window_.flows()[f].priority);
       const auto inside = [&](const Running& other) { return other.within == run.id; };
-      if (!wait || reserved_[static_cast<size_t>(run.machine)].at != kNever || within(run) ||
+      if (!wait || within(run) ||
           std::any_of(window_.running().begin(), window_.running().end(), inside))
         continue;
-      const Time room = room_in(run, now_, policy_);
-      for (size_t v = 0; v < timed.variants.size(); ++v) {
-        const VariantTime& variant = timed.variants[v];
-        const Time takes = expected(f, variant), due = head(f).deadline;
-        if (!holds(timed, variant, head(f).rows) ||
-            variant.batch != smallest(timed, head(f).rows) || variant.width > run.slots ||
-            scaled(takes, policy_.margin) > room ||
-            now_ + scaled(*wait + takes, policy_.margin) > due)
-          continue;
-        const Within way{&run, static_cast<int>(v), *wait, takes,
-                         std::min(due - scaled(2 * *wait + takes, policy_.margin),
-                                  due - (due - head(f).arrival) / 2)};
-        if (!best || std::pair(width(way), *wait) < std::pair(width(*best), best->wait)) best = way;
-      }
+      const auto suits = [&](const VariantTime& variant) {
+        return variant.width <= run.slots && holds(timed, variant, job.rows) &&
+               variant.batch == smallest(timed, job.rows);
+      };
+      Time least = kNever;
+      for (const VariantTime& variant : timed.variants)
+        if (suits(variant)) least = std::min(least, expected(f, variant));
+      const Time takes = scaled(least, policy_.margin);
+      if (least == kNever || takes > room_in(run, now_, policy_) ||
+          now_ + scaled(*wait, policy_.margin) + takes > job.deadline ||
+          (best && *wait + least >= best->wait + best->takes))
+        continue;
+      int chosen = -1;
+      for (size_t v = 0; v < timed.variants.size(); ++v)
+        if (const VariantTime& variant = timed.variants[v];
+            suits(variant) && expected(f, variant) <= takes &&
+            (chosen < 0 || variant.width < timed.variants[static_cast<size_t>(chosen)].width))
+          chosen = static_cast<int>(v);
+      best = Within{&run, chosen, *wait, expected(f, timed.variants[static_cast<size_t>(chosen)]),
+                    std::min(job.deadline - scaled(2 * *wait, policy_.margin) - takes,
+                             job.deadline - (job.deadline - job.arrival) / 2)};
     }
     return best;
   }
