@@ -78,7 +78,7 @@ TEST(GiveWay, InterruptedBeforeEachTaskARunHasTheSameBits) {
       EXPECT_EQ(host.run(), host_alone);
       EXPECT_EQ(calls, 0) << "nobody asked";
       way.wanted = wanted;
-      for (int turn = 0; turn < 20; ++turn) {
+      for (int turn = 0; turn < 5; ++turn) {
         calls = 0;
         EXPECT_EQ(host.run(), host_alone);
         EXPECT_GE(calls, program->waves) << "at the end of each wave at least";
