@@ -72,13 +72,20 @@ std::optional<Time> gives_way(const Times& times, const Policy& policy, const Ru
                                      static_cast<double>(std::max(variant.alone, Time(1)).count()));
 }
 
-/// What may run within a run from now on: no deadline that it is going to meet is missed for that,
-/// and in all it stands still for no longer than it runs itself, or for Policy::patience.
-Time room_in(const Running& run, Time now, const Policy& policy) {
+/// What may run within a run from now on: no deadline is missed for that which the run, or one of
+/// `waiting`, who may wait for its slots, is going to meet, and in all it stands still for no
+/// longer than it runs itself, or for Policy::patience.
+Time room_in(const Running& run, const Times& times, Time now, const Policy& policy,
+             const std::vector<const Job*>& waiting) {
   Time room = std::max(run.predicted - run.paused, policy.patience) - run.paused;
   const Time end = std::max(run.started + run.predicted, now);
-  for (const Time deadline : run.deadlines)
+  const auto keep = [&](Time deadline) {
     if (end <= deadline) room = std::min(room, deadline - end);
+  };
+  for (const Time deadline : run.deadlines) keep(deadline);
+  for (const Job* job : waiting)
+    keep(job->deadline -
+         scaled(quickest(times.models[static_cast<size_t>(job->model)], job->rows), policy.margin));
   return room;
 }
 
@@ -420,6 +427,12 @@ class Deciding {
   std::optional<Within> way_within(size_t f) const {
     const ModelTimes& timed = model_of(f);
     const Job& job = head(f);
+    std::vector<const Job*> others;  // the first of each flow, but for this one
+    for (const size_t other : active_) {
+      if (!window_.flows()[other].bounded || !waits(other)) continue;
+      const Place first = other == f ? std::next(flows_[f].next) : flows_[other].next;
+      if (first != window_.flows()[other].waiting.end()) others.push_back(&first->job);
+    }
     std::optional<Within> best;
     for (const Running& run : window_.running()) {
       const auto wait = gives_way(times_, policy_, run, window_.flows()[f].priority);
@@ -435,7 +448,7 @@ class Deciding {
       for (const VariantTime& variant : timed.variants)
         if (suits(variant)) least = std::min(least, expected(f, variant));
       const Time takes = scaled(least, policy_.margin);
-      if (least == kNever || takes > room_in(run, now_, policy_) ||
+      if (least == kNever || takes > room_in(run, times_, now_, policy_, others) ||
           now_ + scaled(*wait, policy_.margin) + takes > job.deadline ||
           (best && *wait + least >= best->wait + best->takes))
         continue;
@@ -1056,6 +1069,9 @@ bool within_in_time(const Window& window, const Times& times, Time now, const Po
   const ModelTimes& model = times.models[static_cast<size_t>(job.model)];
   if (model.away > Time(0)) return false;
   std::optional<Time> ahead;
+  std::vector<const Job*> waiting;
+  for (const Flow& flow : window.flows())
+    if (flow.bounded && !flow.waiting.empty()) waiting.push_back(&flow.waiting.begin()->job);
   for (const Running& run : window.running()) {
     const auto wait = gives_way(times, policy, run, job.priority);
     if (!wait) continue;
@@ -1065,7 +1081,7 @@ bool within_in_time(const Window& window, const Times& times, Time now, const Po
       if (other.within == run.id)
         before += std::max(
             other.started + other.wait + scaled(other.predicted, policy.margin) - now, Time(0));
-    const Time room = room_in(run, now, policy) - *ahead;
+    const Time room = room_in(run, times, now, policy, waiting) - *ahead;
     for (const VariantTime& variant : model.variants) {
       const Time takes =
           scaled(usual(variant) * passes(variant, job.rows),

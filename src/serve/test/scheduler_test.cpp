@@ -221,10 +221,20 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
             ASSERT_LE(now + start.wait + start.predicted, start.jobs[0].deadline);
             ASSERT_LE(host->paused + start.delay,
                       std::max(host->predicted - host->paused, policy.patience));
+            const Time end = std::max(host->started + host->predicted, now);
             for (const Time deadline : host->deadlines)
-              if (const Time end = std::max(host->started + host->predicted, now);
-                  end <= deadline) {
+              if (end <= deadline) {
                 ASSERT_LE(end + start.delay, deadline) << "who gives way is late for it";
+              }
+            for (const Flow& flow : window.flows())
+              for (const auto& other : flow.waiting) {
+                const Time runs =
+                    quickest(times.models[static_cast<size_t>(flow.model)], other.job.rows);
+                if (taken.count(other.job.key) || other.job.deadline == kNever) continue;
+                if (end + runs + runs / 5 <= other.job.deadline) {
+                  ASSERT_LE(end + start.delay + runs, other.job.deadline) << "who waits is";
+                }
+                break;
               }
           }
           ASSERT_EQ(start.slots, overlaps || inside                 ? 0
@@ -1018,6 +1028,14 @@ TEST(Scheduler, NobodyIsMadeLateByWhoRunsWithin) {
     one.arrives(1, 0, 0us, due);
     EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, due == 11ms) << "200 us, and a tenth more";
     EXPECT_EQ(one.arrives(2, 1, 1ms, 2ms).size(), due == 11ms ? 1u : 0u);
+  }
+  // Nor is who waits for its slots: 10 ms are left from 10'100 or 10'300 us on, with a tenth more.
+  for (const Time due : {Time(21'100us), Time(21'300us)}) {
+    Happens one;
+    one.arrives(1, 0, 0us, kNever);
+    EXPECT_TRUE(one.arrives(2, 0, 0us, due).empty());
+    EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, due == 21'300us);
+    EXPECT_EQ(one.arrives(3, 1, 1ms, 2ms).size(), due == 21'300us ? 1u : 0u);
   }
   // Nor does a run give way to what is less urgent than it,
   Happens less;
