@@ -232,7 +232,7 @@ def serving(models, *flags):
 
 # ---- cases ----
 
-def deadline(folder, given):
+def deadline(folder, given, policy="vliw"):
     """A deadline of 10 ms behind runs of 50 ms: refused within 1 ms, or answered by 11 ms."""
     save_products(folder / "models" / "small", WIDTH, 4)
     products = 10
@@ -242,7 +242,7 @@ def deadline(folder, given):
             connection, data = Connection(server.port), request("slow", [1], 1)
             run = statistics.median(connection.ask(data)[1] for _ in range(15)) * 1000
         products = max(1, round(products * 50 / run))
-    with serving(folder / "models") as server:
+    with serving(folder / "models", "--policy", policy) as server:
         rows, behind = [], None
         for _ in range(given.rounds):
             rows.append(answers_of(start_client("deadline", server.port, given.seconds, low=False)))
@@ -355,13 +355,13 @@ def malformed(folder, given):
         return alternate(server, given, lambda: running(start_client("malformed", server.port, rate=100)))
 
 
-CASES = {"deadline": deadline, "load": lambda folder, given: come_and_go(folder, given, False), "first": lambda folder, given: come_and_go(folder, given, True), "quota": quota, "nan": nan, "reader": reader, "malformed": malformed}
-WHAT = {"load": come_and_go.__doc__.split(" fresh:")[0], "first": "A model of 100 MiB is compiled anew, loaded and unloaded."}
+CASES = {"deadline": deadline, "whole": lambda folder, given: deadline(folder, given, "vliw:segments=0"), "load": lambda folder, given: come_and_go(folder, given, False), "first": lambda folder, given: come_and_go(folder, given, True), "quota": quota, "nan": nan, "reader": reader, "malformed": malformed}
+WHAT = {"whole": deadline.__doc__ + " Runs that give way to nobody.", "load": come_and_go.__doc__.split(" fresh:")[0], "first": "A model of 100 MiB is compiled anew, loaded and unloaded."}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--only", default=",".join(name for name in CASES if name != "whole"), help="whole: the deadline behind runs that give way to nobody")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4, help="of a part of a round")
     parser.add_argument("--no-verify", action="store_true", help="loaded models are not compared with the reference")

@@ -4,6 +4,7 @@
 ///   ──▶ Context (one thread's memory)
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -143,6 +144,19 @@ class Executable {
   virtual Result<std::unique_ptr<Context>> context(int threads = 0) const = 0;
 };
 
+/// What a run of a CPU's program lets in between two of its tasks (Context::give_way). It changes
+/// nothing of the run but its time.
+struct GiveWay {
+  /// Workers that what waits takes, 0: nothing waits. Written by any thread (release), read by the
+  /// run's (acquire). Of more than one, all of the context's workers stand still meanwhile; of one,
+  /// the others go on with what can be done without it.
+  std::atomic<int> wanted{0};
+  /// Called by the thread that called run(), before each task while something is wanted, and while
+  /// it waits for other workers, for as long as it does not sleep. It must not throw, nor use the
+  /// context.
+  std::function<void()> work;
+};
+
 /// Of Context::set_urgency().
 inline constexpr int kMostUrgent = 2;
 
@@ -179,6 +193,9 @@ class Context {
   /// How urgent the runs from here on are, from 0 to kMostUrgent: where they want the same
   /// processors, blocks of more urgent ones go first (LoadOptions::by_urgency).
   virtual void set_urgency(int /*level*/) {}
+  /// Where the runs from here on may be interrupted; null: nowhere. What is given outlives them.
+  /// Whether the context can do so: a GPU's cannot.
+  virtual bool give_way(GiveWay* /*way*/) { return false; }
   /// Until all runs are done. Errors: kDevice, of one that failed after run_on() had returned.
   virtual Status wait();
   /// Of a GPU's program: pinned memory of the context's own for an input, from which run() copies

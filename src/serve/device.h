@@ -55,6 +55,8 @@ class Device {
   virtual bool any_width() const = 0;
   /// Whether programs may run beside others that have all slots (Policy::overlap).
   virtual bool overlaps() const { return false; }
+  /// Whether a run gives way to another between two of its parts (Policy::segments).
+  virtual bool gives_way() const { return false; }
   /// Runs of one program of so many slots that may well be under way at once: their memory is there
   /// before the first request.
   virtual int seats(int /*width*/, const Policy& /*policy*/) const { return 1; }

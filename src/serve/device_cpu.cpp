@@ -141,6 +141,7 @@ class CpuDevice : public Device {
     return widths;
   }
   bool any_width() const override { return true; }
+  bool gives_way() const override { return true; }
   int threads(const Policy& policy) const override {
     return policy.kind == PolicyKind::kStreams ? policy.streams : workers_;
   }

@@ -80,6 +80,14 @@ struct Launch {
   bool beside = false;                // others ran when it was started
   std::vector<std::string> partners;  // their models, where a request wants to know
   size_t instances = 1;               // that share its launch, it among them
+  // What runs within it. Under the engine's lock: who is handed over, until it begins. Its `wanted`
+  // is written under the lock, too, and read by the run.
+  runtime::GiveWay way;
+  std::shared_ptr<Launch> guest;
+  // Of the thread that runs it.
+  Time waited{0};  // for a run to give way to it
+  Time paused{0};  // for so long guests had it
+  int guests = 0;
 };
 
 std::unique_ptr<runtime::GpuPulse> pulse_of(const EngineOptions& options, const Device& device) {
@@ -98,6 +106,7 @@ int urgency_of(const Start& start, const EngineOptions& options) {
 
 EngineOptions settled(EngineOptions options) {
   if (!options.device || !options.device->overlaps()) options.policy.overlap = 0;
+  if (options.device && !options.device->gives_way()) options.policy.segments = false;
   return options;
 }
 
@@ -146,8 +155,10 @@ class LocalEngine : public Engine {
   /// runs itself when the lock is free again.
   void follow(Answers& answers, std::shared_ptr<Launch>* here = nullptr);
   std::shared_ptr<Launch> prepare(Start start, uint64_t run, Time now);
+  void hand_over(std::shared_ptr<Launch> guest);
   bool is_short(const Start& start) const;
-  void run(Launch& launch);
+  void run(std::shared_ptr<Launch> launch);
+  void let_in(Launch& host);
   void run_together(std::vector<std::shared_ptr<Launch>> launches);
   /// A launch that has ended: what its requests are answered, and what was learnt.
   struct Ended {
@@ -155,7 +166,9 @@ class LocalEngine : public Engine {
     Status ran = ok_status();
     std::shared_ptr<std::vector<Tensor>> outputs;
   };
-  void finish(std::span<Ended> all, Clock::time_point begun, Clock::time_point end);
+  /// Returns who was handed to a run that has ended before it could give way, and has slots now.
+  std::shared_ptr<Launch> finish(std::span<Ended> all, Clock::time_point begun,
+                                 Clock::time_point end);
   void run_each(Launch& launch, Answers& answers);
   void learn(const Launch& launch, Time took);
   void forget(const Served& model);
@@ -166,7 +179,7 @@ class LocalEngine : public Engine {
   static void place_outputs(const Seat& seat, std::vector<Tensor>& outputs, int passes, int pass,
                             std::vector<void*>& out);
   static void fetch_outputs(const Seat& seat, std::vector<Tensor>& outputs, int passes, int pass);
-  Status run_once(const Launch& launch, std::vector<Tensor>& outputs) const;
+  Status run_once(Launch& launch, std::vector<Tensor>& outputs) const;
   void gather(const Launch& launch, Seat& seat, int first, std::vector<const void*>& in) const;
   Trace trace_of(const Launch& launch, const Pending& request, Time ended) const;
   Answer refused(Outcome outcome, Error error, std::optional<Time> retry_after = {}) const;
@@ -227,6 +240,7 @@ class LocalEngine : public Engine {
   std::vector<std::shared_ptr<Served>> unloading_;  // of those
   bool settled_ = true;                             // all weights are where they belong
   std::unordered_map<uint64_t, std::unique_ptr<Pending>> waiting_;
+  std::unordered_map<uint64_t, Launch*> running_;  // by run, those that share no launch
   std::unordered_map<std::string, int> tenants_;
   RequestKey next_key_ = 1;
   bool draining_ = false, ends_ = false;
@@ -315,12 +329,17 @@ void LocalEngine::follow(Answers& answers, std::shared_ptr<Launch>* here) {
     const int shared = start.launch;
     const bool runs_here = here && !*here && shared == 0 && is_short(start);
     std::shared_ptr<Launch> made = prepare(std::move(start), first + k, at);
-    if (shared > 0)
+    if (shared > 0) {
       together[shared].push_back(std::move(made));
+      continue;
+    }
+    running_[made->run] = made.get();
+    if (made->start.within > 0)
+      hand_over(std::move(made));
     else if (runs_here)
       *here = std::move(made);
     else
-      lanes_.run([this, made] { run(*made); });
+      lanes_.run([this, made] { run(made); });
   }
   for (auto& [number, launches] : together) {
     for (const auto& each : launches) each->instances = launches.size();
@@ -340,6 +359,16 @@ bool LocalEngine::is_short(const Start& start) const {
   const VariantTime& time =
       times_.models[static_cast<size_t>(start.model)].variants[static_cast<size_t>(start.variant)];
   return start.slots == 1 && start.rows <= time.batch && time.alone < hand_over_;
+}
+
+/// To a run that gives way: its thread finds it before its next task, or at its end.
+void LocalEngine::hand_over(std::shared_ptr<Launch> guest) {
+  Launch& host = *running_.at(guest->start.within);
+  CHECK(!host.guest, "run {} is to give way twice", host.run);
+  const auto borrowed = host.lanes.begin() + guest->start.borrows;
+  guest->lane = host.lane, guest->lanes.assign(host.lanes.begin(), borrowed);
+  host.way.wanted.store(guest->start.borrows, std::memory_order_release);
+  host.guest = std::move(guest);
 }
 
 std::shared_ptr<Launch> LocalEngine::prepare(Start start, uint64_t run, Time at) {
@@ -440,10 +469,11 @@ void LocalEngine::fetch_outputs(const Seat& seat, std::vector<Tensor>& outputs, 
   }
 }
 
-Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs) const {
+Status LocalEngine::run_once(Launch& launch, std::vector<Tensor>& outputs) const {
   TRY_STATUS(check_requests(launch));
   TRY(std::unique_ptr<Seat> seat, launch.variant->take());
   seat->context->set_urgency(urgency_of(launch.start, options_));
+  seat->context->give_way(&launch.way);
   std::vector<const void*> in;
   std::vector<void*> out;
   // Whole batches, the last of which may have rows that nobody asked for.
@@ -458,18 +488,36 @@ Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs)
     status = seat->context->run(in, out);
     if (status.ok()) fetch_outputs(*seat, outputs, passes, pass);
   }
+  seat->context->give_way(nullptr);
   launch.variant->give_back(std::move(seat));
   return status;
 }
 
-/// One run for all requests of a launch.
-void LocalEngine::run(Launch& launch) {
+/// One run for all requests of a launch; then those of who was to be within it and is not.
+void LocalEngine::run(std::shared_ptr<Launch> launch) {
+  while (launch) {
+    const auto begun = Clock::now();
+    if (launch->start.why == Why::kWithin) launch->waited = begun - epoch_ - launch->started;
+    warm_.begins();
+    launch->way.work = [this, host = launch.get()] { let_in(*host); };
+    Ended ended{.launch = launch.get(), .outputs = std::make_shared<std::vector<Tensor>>()};
+    ended.ran = caught([&] { return run_once(*launch, *ended.outputs); });
+    warm_.ends();
+    launch = finish({&ended, 1}, begun, Clock::now());
+  }
+}
+
+/// On the thread of a run, between two of its tasks: who was handed to it runs and is answered.
+void LocalEngine::let_in(Launch& host) {
   const auto begun = Clock::now();
-  warm_.begins();
-  Ended ended{.launch = &launch, .outputs = std::make_shared<std::vector<Tensor>>()};
-  ended.ran = caught([&] { return run_once(launch, *ended.outputs); });
-  warm_.ends();
-  finish({&ended, 1}, begun, Clock::now());
+  std::shared_ptr<Launch> guest;
+  {
+    const std::unique_lock lock = soon(mutex_, device_->spin().all);
+    host.way.wanted.store(0, std::memory_order_release);
+    guest = std::move(host.guest);
+  }
+  run(std::move(guest));
+  ++host.guests, host.paused += Clock::now() - begun;
 }
 
 /// One launch for the runs of several models. Where that fails, each by itself: only who is to
@@ -523,8 +571,10 @@ void LocalEngine::run_together(std::vector<std::shared_ptr<Launch>> launches) {
   finish(ended, begun, Clock::now());
 }
 
-void LocalEngine::finish(std::span<Ended> all, Clock::time_point begun, Clock::time_point end) {
+std::shared_ptr<Launch> LocalEngine::finish(std::span<Ended> all, Clock::time_point begun,
+                                            Clock::time_point end) {
   Answers answers;
+  std::shared_ptr<Launch> next;
   const Time ended = end - epoch_;
   std::vector<uint64_t> failed;  // requests, by launch
   const Error* lost = nullptr;
@@ -560,26 +610,36 @@ void LocalEngine::finish(std::span<Ended> all, Clock::time_point begun, Clock::t
       fail_waiting([](const Served&) { return true; }, *lost, late);
     }
     for (size_t each = 0; each < all.size(); ++each) {
-      const Launch& launch = *all[each].launch;
+      Launch& launch = *all[each].launch;
       ModelCounts& counts = launch.model->counts;
       counts.ok += launch.requests.size() - failed[each], counts.failed += failed[each];
       ++counts.launches, counts.rows += static_cast<uint64_t>(launch.start.rows);
       for (size_t k = 0; k < launch.requests.size(); ++k) {
         const Job& job = launch.start.jobs[k];
-        counts.queued += launch.started - launch.requests[k]->arrival,
-            counts.ran += ended - launch.started;
+        const Time started = launch.started + launch.waited;
+        counts.queued += started - launch.requests[k]->arrival, counts.ran += ended - started;
         if (job.deadline == kNever) continue;
         ++counts.with_deadline, counts.in_time += ended <= job.deadline;
       }
-      for (const int lane : launch.lanes) busy_[static_cast<size_t>(lane)] = false;
-      learn(launch, end - begun);
-      window_.finish(launch.run, end - begun, options_.policy);
-      if (recorder_) recorder_->finish(launch.run, end - begun);
+      // The lanes of who is within a run are that one's.
+      if (launch.start.within == 0)
+        for (const int lane : launch.lanes) busy_[static_cast<size_t>(lane)] = false;
+      if (launch.guest) {
+        next = std::move(launch.guest);
+        next->start.within = 0;
+        for (const int lane : next->lanes) busy_[static_cast<size_t>(lane)] = true;
+      }
+      running_.erase(launch.run);
+      const Time took = end - begun;
+      learn(launch, took - launch.paused);
+      window_.finish(launch.run, took, options_.policy, launch.waited);
+      if (recorder_) recorder_->finish(launch.run, took, launch.waited);
     }
     follow(late);
   }
   for (Answers* each : {&answers, &late})
     for (auto& [done, answer] : *each) done(std::move(answer));
+  return next;
 }
 
 /// Runs beside others tell how much longer they take than alone; runs on all slots, what they take
@@ -588,7 +648,9 @@ void LocalEngine::finish(std::span<Ended> all, Clock::time_point begun, Clock::t
 void LocalEngine::learn(const Launch& launch, Time took) {
   constexpr int kNew = 8;  // one part in so many is new
   const int number = launch.model->number;
-  if (number < 0 || launch.start.rows > launch.variant->batch() || launch.start.beside > 0) return;
+  if (number < 0 || launch.start.rows > launch.variant->batch() || launch.start.beside > 0 ||
+      launch.start.why == Why::kWithin)
+    return;
   ModelTimes& times = times_.models[static_cast<size_t>(number)];
   VariantTime& time = times.variants[static_cast<size_t>(launch.start.variant)];
   const VariantTime before = time;
@@ -664,10 +726,17 @@ Trace LocalEngine::trace_of(const Launch& launch, const Pending& request, Time e
     if (other && other.get() != &request)
       trace.partners.push_back(other->request.id.empty() ? launch.model->config.name
                                                          : other->request.id);
-  trace.queued = launch.started - request.arrival, trace.ran = ended - request.arrival;
+  trace.queued = launch.started + launch.waited - request.arrival,
+  trace.ran = ended - request.arrival;
   if (launch.start.slack != kNever) trace.slack = launch.start.slack;
   trace.reason = to_string(launch.start.why);
   if (launch.start.held) trace.reason += "; it had waited for partners";
+  if (launch.start.why == Why::kWithin && launch.start.within == 0)
+    trace.reason += "; that run ended first";
+  if (launch.guests > 0)
+    trace.reason +=
+        fmt::format("; it gave way {} times, {} us in all", launch.guests,
+                    std::chrono::duration_cast<std::chrono::microseconds>(launch.paused).count());
   if (launch.instances > 1)
     trace.reason += fmt::format("; in one launch with {} of other models", launch.instances - 1);
   return trace;
@@ -847,7 +916,7 @@ RequestKey LocalEngine::submit(Request request, Done done) {
     }
   }
   for (auto& [each, answer] : answers) each(std::move(answer));
-  if (here) run(*here);
+  if (here) run(std::move(here));
   return key;
 }
 
@@ -1039,7 +1108,7 @@ Result<LocalEngine::Timed> LocalEngine::time_variants(Program program, const std
     TRY(const Measured took, variant->measure(known ? Time(0) : kBudget));
     TRY_STATUS(variant->prepare(device_->seats(width, options_.policy)));
     const MeasuredTimes times =
-        known ? *known : MeasuredTimes{took.usual, std::max(took.usual, took.mean)};
+        known ? *known : MeasuredTimes{took.usual, std::max(took.usual, took.mean), took.segment};
     if (!known) store_.keep({key, name, program.batch, width, times});
     const bool whole = width == slots_;  // policies that know no narrow programs ask for it
     if (narrower != kNever && !whole &&
@@ -1047,8 +1116,9 @@ Result<LocalEngine::Timed> LocalEngine::time_variants(Program program, const std
       continue;
     narrower = std::min(narrower, times.beside);
     const std::string code = program.executable->code();
-    made.emplace_back(variant, VariantTime{program.batch, width, times.alone, times.beside,
-                                           code.empty() ? -1 : number_of_code(code, width)});
+    made.emplace_back(variant,
+                      VariantTime{program.batch, width, times.alone, times.beside,
+                                  code.empty() ? -1 : number_of_code(code, width), times.segment});
   }
   return made;
 }
@@ -1141,7 +1211,7 @@ std::vector<KeptTimes> LocalEngine::times_to_keep(const Served& model) const {
                     model.config.name,
                     time.batch,
                     time.width,
-                    {time.alone, time.width == slots_ ? time.alone : time.beside}});
+                    {time.alone, time.width == slots_ ? time.alone : time.beside, time.segment}});
   }
   return kept;
 }

@@ -64,6 +64,7 @@ Status set(Policy& policy, const std::string& knob, double value) {
       {"patience", [&] { policy.patience = Time(time); }},
       {"promise", [&] { policy.promise = value; }},
       {"reserve", [&] { policy.reserve = value != 0; }},
+      {"segments", [&] { policy.segments = value != 0; }},
       {"shares", [&] { policy.shares = value != 0; }},
       {"straggler", [&] { policy.straggler = value; }},
       {"streams", [&] { policy.streams = whole; }},

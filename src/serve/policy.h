@@ -50,9 +50,11 @@ struct Policy {
                           // launch (a super-kernel)
   int overlap = 4;  // of what would be late on slots that become free, so many may run beside the
                     // programs that have the slots: the hardware shares its processors among them
-  bool eager = false;   // of what could wait for slots that become free, too, starts beside the
-                        // programs that have them what would wait for longer than it delays those
-  bool shares = true;   // tenants beyond their share stand behind those within it
+  bool eager = false;    // of what could wait for slots that become free, too, starts beside the
+                         // programs that have them what would wait for longer than it delays those
+  bool segments = true;  // what would be late on slots that become free runs within a program that
+                         // has some and gives way between two parts, where that is in time so
+  bool shares = true;    // tenants beyond their share stand behind those within it
   double margin = 1.1;  // predictions are multiplied by it before they are compared with a deadline
   double straggler = 1.5;  // a tenant whose runs take so many times the prediction is demoted
   Time gather{10'000};  // a request waits so long, from one to the next, for those of other models

@@ -7,8 +7,9 @@
 namespace obelisk::serve {
 namespace {
 
-/// Of records. 1: models are not forgotten, and who gathers for a shared launch waits by its gaps.
-constexpr int kVersion = 2;
+/// Of records. 2: no run gives way to another. 1: models are not forgotten, and who gathers for a
+/// shared launch waits by its gaps.
+constexpr int kVersion = 3;
 
 std::string text_of(const Job& job) {
   return fmt::format("{} {} {} {} {} {} {}", job.key, job.model, job.tenant, job.priority, job.rows,
@@ -22,12 +23,12 @@ std::string text_of(const Admission& admission) {
 }
 
 std::string text_of(const Policy& p) {
-  return fmt::format("{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {} {} {:d} {} {} {:d}",
-                     to_string(p.kind), static_cast<int>(p.drop), p.admit_by_load ? 1 : 0,
-                     p.streams, p.batches, p.narrow, p.foresee, p.hold, p.reserve, p.shares,
-                     p.margin, p.straggler, p.patience.count(), p.share_slack.count(),
-                     p.best_effort.count(), p.promise, p.instances, p.gather.count(), p.overlap,
-                     p.eager);
+  return fmt::format(
+      "{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {} {} {:d} {} {} {:d} {:d}",
+      to_string(p.kind), static_cast<int>(p.drop), p.admit_by_load ? 1 : 0, p.streams, p.batches,
+      p.narrow, p.foresee, p.hold, p.reserve, p.shares, p.margin, p.straggler, p.patience.count(),
+      p.share_slack.count(), p.best_effort.count(), p.promise, p.instances, p.gather.count(),
+      p.overlap, p.eager, p.segments);
 }
 
 bool read(std::istream& in, Time& time) {
@@ -50,11 +51,13 @@ bool read(std::istream& in, Policy& p) {
   if (!in || !read(in, p.patience) || !read(in, p.share_slack) || !read(in, p.best_effort) ||
       !(in >> p.promise))
     return false;
+  p.segments = false;
   // Records of before launches were shared end here.
   if (!(in >> p.instances)) return p.instances = false, p.overlap = 0, true;
   if (!read(in, p.gather)) return false;
   if (!(in >> p.overlap)) return p.overlap = 0, true;  // those of before programs overlapped
-  if (!(in >> p.eager)) p.eager = false;
+  if (!(in >> p.eager)) return p.eager = false, true;
+  if (!(in >> p.segments)) p.segments = false;
   return true;
 }
 
@@ -73,12 +76,12 @@ bool read(std::istream& in, ModelTimes& times) {
       continue;
     }
     VariantTime variant;
-    long long alone = 0, beside = 0;
-    if (std::sscanf(word.c_str(), "%d:%d:%lld:%lld:%d", &variant.batch, &variant.width, &alone,
-                    &beside, &variant.code) < 4 ||
+    long long alone = 0, beside = 0, segment = kNever.count();
+    if (std::sscanf(word.c_str(), "%d:%d:%lld:%lld:%d:%lld", &variant.batch, &variant.width, &alone,
+                    &beside, &variant.code, &segment) < 4 ||
         variant.batch < 1 || variant.width < 1)
       return false;
-    variant.alone = Time(alone), variant.beside = Time(beside);
+    variant.alone = Time(alone), variant.beside = Time(beside), variant.segment = Time(segment);
     times.variants.push_back(variant);
   }
   for (int64_t nanos = 0; in >> nanos;) times.streams.emplace_back(nanos);
@@ -94,6 +97,7 @@ std::string text_of(const Decisions& decisions) {
   for (const Start& start : decisions.starts) {
     text += fmt::format("start {} {} {} {} {}", start.machine, start.model, start.variant,
                         start.slots, static_cast<int>(start.why));
+    if (start.within > 0) text += fmt::format(" within:{}", start.within);
     if (start.launch > 0) text += fmt::format(" launch:{}", start.launch);
     for (const Job& job : start.jobs) text += fmt::format(" {}", job.key);
     text += "; ";
@@ -110,10 +114,12 @@ void Recorder::tenant(double weight) { out_ << fmt::format("tenant {}\n", weight
 void Recorder::times(int model, const ModelTimes& times) {
   std::string text =
       fmt::format("times {} {}", model, times.bound == Bound::kMemory ? "memory" : "compute");
-  for (const VariantTime& variant : times.variants)
-    text += fmt::format(" {}:{}:{}:{}{}", variant.batch, variant.width, variant.alone.count(),
-                        variant.beside.count(),
-                        variant.code < 0 ? "" : fmt::format(":{}", variant.code));
+  for (const VariantTime& variant : times.variants) {
+    text += fmt::format(" {}:{}:{}:{}", variant.batch, variant.width, variant.alone.count(),
+                        variant.beside.count());
+    if (variant.code >= 0 || variant.segment != kNever) text += fmt::format(":{}", variant.code);
+    if (variant.segment != kNever) text += fmt::format(":{}", variant.segment.count());
+  }
   if (times.away > Time(0)) text += fmt::format(" away:{}", times.away.count());
   text += " |";
   for (const Time time : times.streams) text += fmt::format(" {}", time.count());
@@ -125,8 +131,9 @@ void Recorder::ask(Time now, int queue_limit, const Job& job, const Admission& a
 }
 void Recorder::forget(int model) { out_ << fmt::format("forget {}\n", model); }
 void Recorder::cancel(uint64_t key) { out_ << fmt::format("cancel {}\n", key); }
-void Recorder::finish(uint64_t run, Time took) {
-  out_ << fmt::format("finish {} {}\n", run, took.count());
+void Recorder::finish(uint64_t run, Time took, Time waited) {
+  out_ << fmt::format("finish {} {}{}\n", run, took.count(),
+                      waited > Time(0) ? fmt::format(" {}", waited.count()) : "");
 }
 void Recorder::decide(Time now, const Decisions& decisions) {
   out_ << fmt::format("decide {} = {}\n", now.count(), text_of(decisions));
@@ -199,12 +206,13 @@ Result<Replay> replay(std::istream& in) {
       window->forget(model);
     } else if (verb == "finish") {
       uint64_t run = 0;
-      Time took{0};
+      Time took{0}, waited{0};
       const auto runs = [&](const Running& one) { return one.id == run; };
       if (!(words >> run) || !read(words, took) ||
           std::none_of(window->running().begin(), window->running().end(), runs))
         return wrong("no run");
-      window->finish(run, took, policy);
+      read(words, waited);
+      window->finish(run, took, policy, waited);
     } else if (verb == "decide") {
       if (!read(words, now)) return wrong("no time");
       const Decisions decisions = decide(*window, times, now, policy);

@@ -57,6 +57,38 @@ bool wasteful(const ModelTimes& model, const VariantTime& variant) {
   });
 }
 
+/// The longest until a run gives way to a request of a priority; nothing: it does not. It does so
+/// to one at a time, and who runs within another to nobody.
+std::optional<Time> gives_way(const Times& times, const Policy& policy, const Running& run,
+                              int priority) {
+  const auto& variants = times.models[static_cast<size_t>(run.model)].variants;
+  if (policy.kind != PolicyKind::kVliw || !policy.segments || run.slots == 0 || run.shares ||
+      priority > run.priority || static_cast<size_t>(run.variant) >= variants.size())
+    return std::nullopt;
+  const VariantTime& variant = variants[static_cast<size_t>(run.variant)];
+  if (variant.segment == kNever) return std::nullopt;
+  // Its parts are as much longer than alone as it is.
+  return scaled(variant.segment, static_cast<double>(usual(variant).count()) /
+                                     static_cast<double>(std::max(variant.alone, Time(1)).count()));
+}
+
+/// What may run within a run from now on: no deadline is missed for that which the run, or one of
+/// `waiting`, who may wait for its slots, is going to meet, and in all it stands still for no
+/// longer than it runs itself, or for Policy::patience.
+Time room_in(const Running& run, const Times& times, Time now, const Policy& policy,
+             const std::vector<const Job*>& waiting) {
+  Time room = std::max(run.predicted - run.paused, policy.patience) - run.paused;
+  const Time end = std::max(run.started + run.predicted, now);
+  const auto keep = [&](Time deadline) {
+    if (end <= deadline) room = std::min(room, deadline - end);
+  };
+  for (const Time deadline : run.deadlines) keep(deadline);
+  for (const Job* job : waiting)
+    keep(job->deadline -
+         scaled(quickest(times.models[static_cast<size_t>(job->model)], job->rows), policy.margin));
+  return room;
+}
+
 /// Decisions as they are made: what is taken of each flow, what is left of each machine.
 class Deciding {
  public:
@@ -212,7 +244,7 @@ class Deciding {
     ++programs_[static_cast<size_t>(start.machine)];
     Time first = kNever;
     for (const Job& job : start.jobs) first = std::min(first, job.deadline);
-    start.slack = first == kNever ? kNever : first - now_ - start.predicted;
+    start.slack = first == kNever ? kNever : first - now_ - start.wait - start.predicted;
     made_.starts.push_back(std::move(start));
   }
 
@@ -233,7 +265,8 @@ class Deciding {
   bool straggles(int tenant) const {
     if (window_.tenants()[static_cast<size_t>(tenant)].demoted) return true;
     for (const Running& run : window_.running())
-      if (run.tenant == tenant && now_ - run.started > scaled(run.predicted, policy_.straggler))
+      if (run.tenant == tenant &&
+          now_ - run.started - run.wait > scaled(run.predicted, policy_.straggler))
         return true;
     return false;
   }
@@ -303,19 +336,25 @@ class Deciding {
     if (policy_.instances) share_launches();
   }
 
-  // ---- vliw: programs beside those that have the slots ----
+  // ---- vliw: programs beside those that have the slots, or within them ----
 
-  /// What is too late for slots that become free starts at once beside the programs that have them,
-  /// where it is in time so and makes nobody late. Most urgent first; those that can wait keep the
-  /// slots that they wait for. Whether any started.
+  /// What is too late for slots that become free starts at once within a program that has some and
+  /// gives way, or else beside them all, where it is in time so and makes nobody late. Most urgent
+  /// first; those that can wait keep the slots that they wait for. Whether any started.
   bool overlap() {
-    if (policy_.overlap == 0) return false;
+    const bool cut =
+        std::any_of(window_.running().begin(), window_.running().end(), [&](const Running& run) {
+          return gives_way(times_, policy_, run, run.priority).has_value();
+        });
+    if (policy_.overlap == 0 && !cut) return false;
+    bool neglected = false;  // somebody is: slots that become free are not for those beside
     std::vector<size_t> urgent;
     for (const size_t f : active_) {
       if (!waits(f) || model_of(f).away > Time(0) || flows_[f].gathers.width > 0) continue;
-      if (now_ - window_.flows()[f].served > policy_.patience) return false;  // its turn is next
+      neglected |= now_ - window_.flows()[f].served > policy_.patience;
       if (head(f).deadline != kNever) urgent.push_back(f);
     }
+    if (neglected && !cut) return false;
     std::sort(urgent.begin(), urgent.end(), [&](size_t a, size_t b) {
       return due(a) != due(b) ? due(a) < due(b) : head(a).key < head(b).key;
     });
@@ -326,8 +365,11 @@ class Deciding {
       ends_[m].emplace_back(end, slots + aside);
       fill[m] += slots + aside, beside[m] += aside > 0;
     };
-    for (const Running& run : window_.running())
-      note(run.machine, std::max(run.started + run.predicted, now_), run.slots, run.beside);
+    for (const Running& run : window_.running()) {
+      Time end = run.started + run.predicted;
+      if (const Start* guest = within(run)) end += guest->delay;
+      note(run.machine, std::max(end, now_), run.slots, run.beside);
+    }
     for (const Start& start : made_.starts)
       note(start.machine, now_ + start.predicted, start.slots, start.beside);
     for (size_t m = 0; m < free_.size(); ++m) {
@@ -337,10 +379,19 @@ class Deciding {
     }
     bool any = false;
     for (const size_t f : urgent) {
-      if (const auto later = slots_later(f); later && !better_beside(f, *later)) {
+      const std::optional<Within> way = cut ? way_within(f) : std::nullopt;
+      if (const auto later = slots_later(f);
+          later && !better_beside(f, *later) && (!way || now_ < way->last)) {
+        if (way) wake(way->last);
         take_slots(*later);
         continue;
       }
+      if (way) {
+        start_within(f, *way);
+        flows_[f].skipped = false, any = true;
+        continue;
+      }
+      if (neglected) continue;
       size_t m = free_.size();
       for (size_t other = 0; other < free_.size(); ++other)
         if (beside[other] < policy_.overlap && reserved_[other].at == kNever &&
@@ -355,6 +406,79 @@ class Deciding {
       }
     }
     return any;
+  }
+
+  /// A run that a flow's head could be within, by which of the model's programs.
+  struct Within {
+    const Running* run = nullptr;
+    int variant = -1;
+    Time wait{0}, takes{0};
+    Time last{0};  // from then on it does not rely on slots that are to become free: half of its
+                   // time is over, or one part of the run later it would be too late for this
+  };
+  /// What was started within a run just now.
+  const Start* within(const Running& run) const {
+    for (const Start& start : made_.starts)
+      if (start.within == run.id) return &start;
+    return nullptr;
+  }
+  /// The program that ends first: the run stands still meanwhile, so that all its slots are there
+  /// for it. Of those that end about then, the narrowest.
+  std::optional<Within> way_within(size_t f) const {
+    const ModelTimes& timed = model_of(f);
+    const Job& job = head(f);
+    std::vector<const Job*> others;  // the first of each flow, but for this one
+    for (const size_t other : active_) {
+      if (!window_.flows()[other].bounded || !waits(other)) continue;
+      const Place first = other == f ? std::next(flows_[f].next) : flows_[other].next;
+      if (first != window_.flows()[other].waiting.end()) others.push_back(&first->job);
+    }
+    std::optional<Within> best;
+    for (const Running& run : window_.running()) {
+      const auto wait = gives_way(times_, policy_, run, window_.flows()[f].priority);
+      const auto inside = [&](const Running& other) { return other.within == run.id; };
+      if (!wait || within(run) ||
+          std::any_of(window_.running().begin(), window_.running().end(), inside))
+        continue;
+      const auto suits = [&](const VariantTime& variant) {
+        return variant.width <= run.slots && holds(timed, variant, job.rows) &&
+               variant.batch == smallest(timed, job.rows);
+      };
+      Time least = kNever;
+      for (const VariantTime& variant : timed.variants)
+        if (suits(variant)) least = std::min(least, expected(f, variant));
+      const Time takes = scaled(least, policy_.margin);
+      if (least == kNever || takes > room_in(run, times_, now_, policy_, others) ||
+          now_ + scaled(*wait, policy_.margin) + takes > job.deadline ||
+          (best && *wait + least >= best->wait + best->takes))
+        continue;
+      int chosen = -1;
+      for (size_t v = 0; v < timed.variants.size(); ++v)
+        if (const VariantTime& variant = timed.variants[v];
+            suits(variant) && expected(f, variant) <= takes &&
+            (chosen < 0 || variant.width < timed.variants[static_cast<size_t>(chosen)].width))
+          chosen = static_cast<int>(v);
+      best = Within{&run, chosen, *wait, expected(f, timed.variants[static_cast<size_t>(chosen)]),
+                    std::min(job.deadline - scaled(2 * *wait, policy_.margin) - takes,
+                             job.deadline - (job.deadline - job.arrival) / 2)};
+    }
+    return best;
+  }
+
+  void start_within(size_t f, const Within& way) {
+    Start start{.machine = way.run->machine,
+                .model = window_.flows()[f].model,
+                .variant = way.variant,
+                .predicted = way.takes,
+                .why = Why::kWithin,
+                .delay = way.takes,
+                .within = way.run->id,
+                .wait = way.wait};
+    start.borrows = variant_of(start).width;
+    start.jobs.push_back(head(f)), start.rows = head(f).rows;
+    ++flows_[f].next;
+    take(start);
+    begin(std::move(start));
   }
 
   /// Slots that are or become free, `width` of those of the first `count` ends.
@@ -469,7 +593,8 @@ class Deciding {
   }
   int code(const Start& start) const { return code(start.model, start.variant); }
   bool shares(const Start& start) const {
-    return code(start) >= 0 && start.beside == 0 && passes(variant_of(start), start.rows) == 1;
+    return code(start) >= 0 && start.beside == 0 && start.within == 0 &&
+           passes(variant_of(start), start.rows) == 1;
   }
 
   /// The most urgent that was not looked at yet; false when there is none, or no room.
@@ -922,6 +1047,56 @@ bool overlaps_in_time(const Window& window, const ModelTimes& model, Time now, c
   return false;
 }
 
+/// Runs of requests that are due before a time, one after the other on as few slots as may be.
+Time narrow_time_ahead(const Window& window, const Times& times, Time due) {
+  Time sum{0};
+  for (const Flow& flow : window.flows()) {
+    const int waiting = flow.bounded ? ahead_in(flow, due) : 0;
+    if (waiting == 0) continue;
+    const ModelTimes& model = times.models[static_cast<size_t>(flow.model)];
+    const VariantTime* narrowest = nullptr;
+    for (const VariantTime& variant : model.variants)
+      if (variant.batch == smallest(model, 1) && (!narrowest || variant.width < narrowest->width))
+        narrowest = &variant;
+    if (narrowest) sum += usual(*narrowest) * waiting;
+  }
+  return sum;
+}
+
+/// Whether a request is in time within a run that gives way, behind those that do so before it.
+bool within_in_time(const Window& window, const Times& times, Time now, const Policy& policy,
+                    const Job& job) {
+  const ModelTimes& model = times.models[static_cast<size_t>(job.model)];
+  if (model.away > Time(0)) return false;
+  std::optional<Time> ahead;
+  std::vector<const Job*> waiting;
+  for (const Flow& flow : window.flows())
+    if (flow.bounded && !flow.waiting.empty()) waiting.push_back(&flow.waiting.begin()->job);
+  for (const Running& run : window.running()) {
+    const auto wait = gives_way(times, policy, run, job.priority);
+    if (!wait) continue;
+    if (!ahead) ahead = narrow_time_ahead(window, times, job.deadline);
+    Time before = *ahead;
+    for (const Running& other : window.running())
+      if (other.within == run.id)
+        before += std::max(
+            other.started + other.wait + scaled(other.predicted, policy.margin) - now, Time(0));
+    const Time room = room_in(run, times, now, policy, waiting) - *ahead;
+    for (const VariantTime& variant : model.variants) {
+      const Time takes =
+          scaled(usual(variant) * passes(variant, job.rows),
+                 std::max(window.tenants()[static_cast<size_t>(job.tenant)].ratio, 1.0));
+      if (variant.width <= run.slots && holds(model, variant, job.rows) &&
+          variant.batch == smallest(model, job.rows) && scaled(takes, policy.margin) <= room &&
+          now + before +
+                  scaled(*wait + takes, std::max(policy.margin, window.caution(job.model))) <=
+              job.deadline)
+        return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Admission admit(const Window& window, const Times& times, Time now, const Policy& policy,
@@ -944,6 +1119,7 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
   const Time delay(static_cast<int64_t>(ahead / window.slots() / window.machines()));
   const Time end = earliest_end(window, model, now, policy, job.rows) + delay + model.away;
   if (!full && ahead == 0 && overlaps_in_time(window, model, now, policy, job)) return {};
+  if (!full && within_in_time(window, times, now, policy, job)) return {};
   if (full) return {false, Why::kQueueFull, std::max(end - now, Time(1'000'000))};
   // What it waits for is known less well than how long it runs itself.
   const Time waits = std::max(end - now - quick, Time(0));

@@ -20,7 +20,9 @@
 /// many have come as do usually, or none any more.
 /// Who would meet a better batch may be held while slack allows, if others take the slots
 /// meanwhile. Who is neglected and finds too few free slots gets those reserved that become free
-/// next: others fill the gap if they end before.
+/// next: others fill the gap if they end before. Who has a deadline and would be late on slots that
+/// become free runs beside the programs that have them, where the hardware can do so, or within
+/// one: that gives way between two of its parts, and goes on behind it.
 #pragma once
 
 #include <optional>

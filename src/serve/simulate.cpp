@@ -50,6 +50,15 @@ struct Live {
   double per_ns = 0;  // rate now
   double end = 0;     // ns, at that rate
   std::vector<Job> jobs;
+  double cut = 0;           // parts of a run that gives way between them, as shares of it; 0: none
+  double stops = INFINITY;  // `done` at which it stands still for who waits for that
+  bool still = false;       // it does
+  Time paused{0};           // how long it did
+  uint64_t within = 0;      // the run that it is in, or waits for
+  int borrows = 0;          // slots of it
+  bool waits = false;
+  Time began{0};  // when it did not wait any more
+  int fills() const { return waits || still ? 0 : slots + beside + borrows; }
 };
 
 class Machines {
@@ -62,6 +71,12 @@ class Machines {
   void start(Live live, double now) {
     const auto m = static_cast<size_t>(live.machine);
     progress(m, now);
+    live.began = live.started, live.waits = live.within > 0;
+    if (live.waits) {
+      Live* const host = find(m, live.within);
+      CHECK(host && host->cut > 0, "a run is to be within one that does not give way");
+      host->stops = (std::floor(host->done / host->cut) + 1) * host->cut;
+    }
     by_machine_[m].push_back(std::move(live));
     rates(m, now);
   }
@@ -80,6 +95,19 @@ class Machines {
       const auto over = [&](const Live& live) { return live.end <= now; };
       if (std::none_of(lives.begin(), lives.end(), over)) continue;
       progress(m, now);
+      for (Live& live : lives) {
+        const bool stops = over(live) && live.stops < 1;
+        if (stops) live.still = true, live.end = INFINITY;
+        for (Live& other : lives) {
+          if (other.within == live.id && other.waits && (stops || over(live)))
+            other.waits = false, other.began = Time(static_cast<int64_t>(now));
+          if (other.within == live.id && over(live))
+            other.within = 0, other.slots = other.borrows, other.borrows = 0;
+          if (other.id == live.within && over(live))
+            other.still = false, other.stops = INFINITY,
+            other.paused += Time(static_cast<int64_t>(now)) - live.began;
+        }
+      }
       for (Live& live : lives)
         if (over(live)) out.push_back(std::move(live));
       std::erase_if(lives, over);
@@ -90,6 +118,11 @@ class Machines {
   }
 
  private:
+  Live* find(size_t m, uint64_t id) {
+    for (Live& live : by_machine_[m])
+      if (live.id == id) return &live;
+    return nullptr;
+  }
   void progress(size_t m, double now) {
     for (Live& live : by_machine_[m]) live.done += live.per_ns * (now - at_[m]);
     at_[m] = now;
@@ -97,19 +130,23 @@ class Machines {
   void rates(size_t m, double now) {
     std::vector<Live>& lives = by_machine_[m];
     int busy = 0;
-    for (const Live& live : lives) busy += live.slots + live.beside;
+    for (const Live& live : lives) busy += live.fills();
     // Programs that fill more slots than there are share them.
     const double crowd = std::max(static_cast<double>(busy) / slots_, 1.0);
     for (Live& live : lives) {
       double nanos = 0;
-      if (live.slots + live.beside == 0) {  // whole programs on streams
+      if (live.waits || live.still) {
+        live.per_ns = 0, live.end = INFINITY;
+        continue;
+      }
+      const int own = live.fills();
+      if (own == 0) {  // whole programs on streams
         const size_t together = lives.size() - 1;
         nanos = live.streams->empty()
                     ? static_cast<double>(live.alone.count()) * static_cast<double>(together + 1)
                     : static_cast<double>(
                           (*live.streams)[std::min(together, live.streams->size() - 1)].count());
       } else {
-        const int own = live.slots + live.beside;
         const double others =
             slots_ > own ? std::min(static_cast<double>(busy - own) / (slots_ - own), 1.0) : 0;
         nanos = (static_cast<double>(live.alone.count()) +
@@ -117,7 +154,8 @@ class Machines {
                 crowd;
       }
       live.per_ns = 1 / std::max(nanos * live.factor, 1.0);
-      live.end = std::ceil(now + std::max(1 - live.done, 0.0) / live.per_ns - 1e-6);
+      const double until = std::min(1.0, live.stops);
+      live.end = std::ceil(now + std::max(until - live.done, 0.0) / live.per_ns - 1e-6);
     }
   }
   int slots_;
@@ -192,15 +230,16 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
     if (at == kNever) break;
     now = std::max(now, at);
     for (Live& live : truth.ended(static_cast<double>(now.count()))) {
-      const Time took = now - live.started;
-      window.finish(live.id, took, options.policy);
-      if (recorder) recorder->finish(live.id, took);
+      const Time took = now - live.began, waited = live.began - live.started;
+      window.finish(live.id, took, options.policy, waited);
+      if (recorder) recorder->finish(live.id, took, waited);
       busy += static_cast<double>(took.count()) * (live.slots > 0 ? live.slots : 0);
       int rows = 0;
       for (const Job& job : live.jobs) rows += job.rows;
       for (const Job& job : live.jobs) {
-        had[static_cast<size_t>(job.tenant)] +=
-            static_cast<double>(took.count()) * std::max(live.slots, 1) * job.rows / rows;
+        had[static_cast<size_t>(job.tenant)] += static_cast<double>((took - live.paused).count()) *
+                                                std::max({live.slots, live.borrows, 1}) * job.rows /
+                                                rows;
         ended(job, now, true, Why::kInTurn);
       }
     }
@@ -263,6 +302,11 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
                 .all_busy = variant.beside,
                 .streams = &model.streams};
       live.factor = (start.rows + variant.batch - 1) / variant.batch;
+      live.within = start.within, live.borrows = start.borrows;
+      if (variant.segment != kNever)
+        live.cut = static_cast<double>(variant.segment.count()) /
+                   static_cast<double>(std::max(variant.alone, Time(1)).count()) / live.factor;
+      report.within += start.within > 0;
       if (options.noise > 0) live.factor *= std::exp(options.noise * random.normal());
       if (tenant < options.slower.size()) live.factor *= options.slower[tenant];
       ++report.launches, report.wide_launches += start.slots == machine.slots;

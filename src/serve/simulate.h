@@ -8,7 +8,7 @@
 /// all of it is busy, and in between by a straight line, from moment to moment: a run's rate
 /// changes when others start and end. Whole programs on streams take what ModelTimes::streams says
 /// for as many as run. Nothing else disturbs: launches cost nothing, but for what the times
-/// contain.
+/// contain. A run that gives way does so at the next multiple of its variant's segment.
 #pragma once
 
 #include <functional>
@@ -81,6 +81,7 @@ struct SimulationReport {
   double asked_per_s = 0, goodput_per_s = 0;  // goodput: answers in time
   double busy = 0;                            // slots that ran programs, of all, over the time
   int64_t launches = 0, wide_launches = 0, joined = 0;  // joined: requests that shared a run
+  int64_t within = 0;                                   // launches within others
   /// Of launches that one or more runs share, by how many do: [1] are alone.
   std::vector<int64_t> groups;
   double seconds = 0;  // that simulating took

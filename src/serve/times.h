@@ -20,6 +20,7 @@ struct VariantTime {
   Time alone{0};   // of a run while the rest of the machine is empty
   Time beside{0};  // while all other slots are busy; of one with all slots: what runs took of late
   int code = -1;   // of programs with the same number runs may share a launch; -1: of none
+  Time segment = kNever;  // of a run alone, the longest until it can give way; kNever: it cannot
 };
 
 /// What a program waits for most of its time.

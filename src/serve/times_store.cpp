@@ -3,9 +3,10 @@
 namespace obelisk::serve {
 namespace {
 
+/// Files of before runs gave way have a table of another name, which is left alone.
 constexpr const char* kSchema =
-    "CREATE TABLE IF NOT EXISTS times (key TEXT PRIMARY KEY, model TEXT, batch INTEGER, width "
-    "INTEGER, alone_ns INTEGER, beside_ns INTEGER)";
+    "CREATE TABLE IF NOT EXISTS times_2 (key TEXT PRIMARY KEY, model TEXT, batch INTEGER, width "
+    "INTEGER, alone_ns INTEGER, beside_ns INTEGER, segment_ns INTEGER)";
 
 }  // namespace
 
@@ -20,22 +21,25 @@ std::string TimesStore::key_of(const Hash& program, int width, int slots,
 
 std::optional<MeasuredTimes> TimesStore::find(const std::string& key) {
   std::lock_guard lock(mutex_);
-  Statement select(database_, "SELECT alone_ns, beside_ns FROM times WHERE key = ?");
+  Statement select(database_, "SELECT alone_ns, beside_ns, segment_ns FROM times_2 WHERE key = ?");
   if (!select.bind(1, key).row()) return std::nullopt;
-  const MeasuredTimes times{Time(select.integer(0)), Time(select.integer(1))};
-  if (times.alone <= Time(0) || times.beside <= Time(0)) return std::nullopt;  // not ours
+  const MeasuredTimes times{Time(select.integer(0)), Time(select.integer(1)),
+                            Time(select.integer(2))};
+  for (const Time time : {times.alone, times.beside, times.segment})
+    if (time <= Time(0)) return std::nullopt;  // not ours
   return times;
 }
 
 void TimesStore::keep(const KeptTimes& program) {
   std::lock_guard lock(mutex_);
-  Statement(database_, "INSERT OR REPLACE INTO times VALUES (?, ?, ?, ?, ?, ?)")
+  Statement(database_, "INSERT OR REPLACE INTO times_2 VALUES (?, ?, ?, ?, ?, ?, ?)")
       .bind(1, program.key)
       .bind(2, program.model)
       .bind(3, int64_t{program.batch})
       .bind(4, int64_t{program.width})
       .bind(5, int64_t{program.times.alone.count()})
       .bind(6, int64_t{program.times.beside.count()})
+      .bind(7, int64_t{program.times.segment.count()})
       .run();
 }
 

@@ -18,7 +18,7 @@
 namespace obelisk::serve {
 
 struct MeasuredTimes {
-  Time alone{0}, beside{0};
+  Time alone{0}, beside{0}, segment = kNever;
 };
 
 /// As they are kept: of a program of so many rows on so many slots.

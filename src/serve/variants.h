@@ -76,6 +76,8 @@ class Programs {
 /// What some runs took, one after the other while nothing else was asked of the machine.
 struct Measured {
   Time usual{0}, mean{0};  // the median; a mean that is far above it tells of a busy machine
+  Time segment = kNever;   // the longest between two moments at which it could have given way, the
+                           // median of runs; kNever: it cannot, or takes so little that it need not
 };
 
 /// A program on so many slots, with the seats that its runs take.

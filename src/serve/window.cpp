@@ -28,6 +28,8 @@ std::string to_string(Why why) {
       return "wider than its part of the room, for its deadline";
     case Why::kOverlaps:
       return "beside programs that have the slots: on slots that become free it would be late";
+    case Why::kWithin:
+      return "within a run that gives way to it: on slots that become free it would be late";
     case Why::kPassed:
       return "the deadline passed while it waited";
     case Why::kHopeless:
@@ -50,8 +52,8 @@ Time due_of(const Job& job, const Policy& policy) {
 }
 
 double slot_time(const Start& start, const Job& job) {
-  return static_cast<double>(start.predicted.count()) * std::max({start.slots, start.beside, 1}) *
-         job.rows / start.rows;
+  return static_cast<double>(start.predicted.count()) *
+         std::max({start.slots, start.beside, start.borrows, 1}) * job.rows / start.rows;
 }
 
 int Window::add_tenant(double weight) {
@@ -159,30 +161,47 @@ uint64_t Window::apply(const Decisions& decisions, const Policy& policy, Time no
       tenant.used += slot_time(start, job) / tenant.weight;
     }
     for (Running& run : running_)
-      if (run.machine == start.machine) run.predicted += start.delay;
+      if (start.within > 0 ? run.id == start.within : run.machine == start.machine)
+        run.predicted += start.delay;
     running_.push_back({next_run_++, start.machine, start.model, start.variant, start.slots,
                         start.jobs.front().tenant, static_cast<int>(start.jobs.size()), now,
                         start.predicted, start.beside});
-    for (const Job& job : start.jobs)
-      if (job.deadline != kNever) running_.back().deadlines.push_back(job.deadline);
+    Running& run = running_.back();
+    run.within = start.within, run.borrows = start.borrows, run.wait = start.wait;
+    run.shares = start.launch > 0, run.priority = start.jobs.front().priority;
+    for (const Job& job : start.jobs) {
+      run.priority = std::min(run.priority, job.priority);
+      if (job.deadline != kNever) run.deadlines.push_back(job.deadline);
+    }
   }
   return first;
 }
 
-void Window::finish(uint64_t run, Time took, const Policy& policy) {
+void Window::finish(uint64_t run, Time took, const Policy& policy, Time waited) {
   const auto at = std::find_if(running_.begin(), running_.end(),
                                [&](const Running& one) { return one.id == run; });
   CHECK(at != running_.end(), "run {} ends, and does not run", run);
-  free_[static_cast<size_t>(at->machine)] += at->slots;
+  int& free = free_[static_cast<size_t>(at->machine)];
+  free += at->slots;
+  for (Running& other : running_) {
+    if (other.within == run) {  // it did not begin yet, and has slots of its own now
+      other.within = 0, other.slots = other.borrows, other.borrows = 0;
+      free -= other.slots, at->predicted -= other.predicted;
+    } else if (other.id == at->within) {
+      other.paused += took, other.predicted += took - at->predicted;
+    }
+  }
+  const Time end = at->started + waited + took;
   Time& ended = ended_[static_cast<size_t>(at->machine)];
-  ended = std::max(ended, at->started + took);
-  if (at->predicted > Time(0)) {
+  ended = std::max(ended, end);
+  // What ran within it says nothing of it.
+  if (const Time predicted = at->predicted - at->paused; predicted > Time(0)) {
     const double ratio = std::min(
-        static_cast<double>(took.count()) / static_cast<double>(at->predicted.count()), 4.0);
+        static_cast<double>((took - at->paused).count()) / static_cast<double>(predicted.count()),
+        4.0);
     move_ratio(tenants_[static_cast<size_t>(at->tenant)], ratio, policy);
   }
-  for (const Time deadline : at->deadlines)
-    judge(at->model, at->started + took <= deadline, policy);
+  for (const Time deadline : at->deadlines) judge(at->model, end <= deadline, policy);
   running_.erase(at);
 }
 

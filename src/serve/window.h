@@ -72,6 +72,8 @@ enum class Why : uint8_t {
   kTooShort,  // no program of the model is that quick, even alone
   kLoad,      // what is ahead of it makes it late
   kNoProgram,
+  kWithin,  // within a run that gives way to it: on slots that become free it would be late. Last,
+            // for records have the numbers
 };
 std::string to_string(Why why);
 
@@ -87,6 +89,11 @@ struct Start {
   // those longer that run on its machine.
   int beside = 0;
   Time delay{0};
+  // Of one that runs within another, which gives it slots and goes on behind it: the run that it is
+  // in, 0: none; slots that it borrows; the longest until it begins.
+  uint64_t within = 0;
+  int borrows = 0;
+  Time wait{0};
   int launch = 0;  // starts with the same number, above 0, share a launch
   std::vector<Job> jobs;
 };
@@ -115,6 +122,13 @@ struct Running {
   Time started{0}, predicted{0};
   int beside = 0;                    // as of its start
   std::vector<Time> deadlines = {};  // of its requests that have one
+  int priority = 0;                  // the most urgent of its requests'
+  // As of its start; `within` becomes 0 where that run ends first, and leaves it slots.
+  uint64_t within = 0;
+  int borrows = 0;
+  Time wait{0};
+  bool shares = false;  // a launch: then it gives way to nobody
+  Time paused{0};       // that runs within it took; `predicted` has it, too
 };
 
 class Window {
@@ -132,8 +146,9 @@ class Window {
   std::vector<Job> cancel_model(int model);
   /// Does what was decided. Returns the number of the first start; the others follow.
   uint64_t apply(const Decisions& decisions, const Policy& policy, Time now);
-  /// `took`: how long it ran. Measured times move what is known of its tenant.
-  void finish(uint64_t run, Time took, const Policy& policy);
+  /// `took`: how long it ran, with what ran within it; `waited`: before, for another to give way.
+  /// Measured times move what is known of its tenant.
+  void finish(uint64_t run, Time took, const Policy& policy, Time waited = Time(0));
   /// A model is gone, and nothing of it waits or runs: what was learnt of it is not the next one's
   /// that gets its number.
   void forget(int model);

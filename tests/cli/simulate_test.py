@@ -82,3 +82,21 @@ def test_flags_that_are_wrong_are_refused(simulate, tmp_path):
     assert "times.json" in simulate("--generate", "poisson", "--times", tmp_path / "times.json", status=1)
     (tmp_path / "record").write_text("machine 1 1\nfinish 1 5\n")
     assert "line 2 of the record: no run" in simulate("--replay", tmp_path / "record", status=1)
+
+
+def test_long_runs_that_give_way_keep_short_deadlines(simulate, tmp_path):
+    """A model of 10 ms that has the whole machine most of the time, and one of 200 us whose deadline is a tenth of that."""
+    times, trace = tmp_path / "times.json", tmp_path / "trace.jsonl"
+    models = {"long": {"alone": {"8": 10000}, "segment": 100}, "urgent": {"alone": {"8": 200}, "beside": {"1": 700}}}
+    times.write_text(json.dumps({"slots": 8, "models": models}))
+    lines = [{"time_us": 11000 * k, "model": "long"} for k in range(300)] + [{"time_us": 5171 * k, "model": "urgent", "deadline_us": 1000} for k in range(600)]
+    trace.write_text("\n".join(json.dumps(line) for line in sorted(lines, key=lambda line: line["time_us"])))
+
+    def run(*more):
+        found = simulate(trace, "--times", times, "--policy", "vliw:overlap=0", *more, "--json")["policies"][0]
+        return {one["name"]: one for one in found["tenants"]}, found["within"]
+    cut, within = run()
+    whole, none = run("--without", "segments")
+    assert within > 300 and none == 0
+    assert cut["urgent"]["share"] > 0.95 and whole["urgent"]["share"] < 0.5, (cut, whole)
+    assert cut["long"]["answered"] == whole["long"]["answered"] == 300

@@ -89,7 +89,7 @@ def test_reasons_and_the_record(tmp_path, start):
     save_slow(tmp_path / "models" / "slow")
     save_mlp(tmp_path / "models" / "mlp", "batch = 1\n")
     record = tmp_path / "record"
-    server = start(tmp_path / "models", "--no-verify", "--record", record)
+    server = start(tmp_path / "models", "--no-verify", "--record", record, "--policy", "vliw:segments=0")
     slow = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
     quick = {"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": [1] * 8}], "parameters": {"timeout": 3000}}
     refused = []
@@ -113,6 +113,42 @@ def test_reasons_and_the_record(tmp_path, start):
     logged = {line["id"]: line for line in server.lines() if line["event"] == "request" and line["outcome"] != "ok"}
     for name, error in refused:
         assert error and logged[name]["reason"] and logged[name]["outcome"] in ("rejected", "late"), (name, error)
+    done = subprocess.run([str(PROGRAM), "simulate", "--replay", str(record)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_long_run_gives_way_to_urgent_requests(tmp_path, start):
+    """Requests with deadlines far below the time of the run that has the only worker: answered within it, with their numbers, and the run has its own; the record replays to the same decisions."""
+    save_slow(tmp_path / "models" / "slow")
+    save_mlp(tmp_path / "models" / "mlp")
+    record = tmp_path / "record"
+    server = start(tmp_path / "models", "--no-verify", "--threads", "1", "--record", record)
+    slow = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}], "parameters": {"trace": True}}
+    x = random(1, 8)
+    quick = {"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": x[0].tolist()}], "parameters": {"timeout": 20000, "trace": True}}
+    alone = server.json("POST", "/v2/models/slow/infer", slow)[1]["outputs"]
+    stop, gave_way, wrong = threading.Event(), [], []
+
+    def load():
+        while not stop.is_set():
+            status, answer = server.json("POST", "/v2/models/slow/infer", slow)
+            if status != 200 or answer["outputs"] != alone:
+                wrong.append(answer)
+            gave_way.append(answer["parameters"]["trace_reason"])
+    thread, within = threading.Thread(target=load), 0
+    thread.start()
+    for _ in range(2000):
+        status, answer = server.json("POST", INFER, quick)
+        if status == 200:
+            np.testing.assert_allclose(answer["outputs"][0]["data"], mlp(x)[0], rtol=1e-4, atol=1e-5)
+            within += answer["parameters"]["trace_reason"].startswith("within a run") and "slow" in answer["parameters"]["trace_partners"]
+        if within >= 20:
+            break
+    stop.set()
+    thread.join()
+    assert within >= 20 and not wrong
+    assert any("it gave way" in one for one in gave_way)
+    assert server.stop() == 0
     done = subprocess.run([str(PROGRAM), "simulate", "--replay", str(record)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 

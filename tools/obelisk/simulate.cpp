@@ -76,6 +76,8 @@ Result<serve::SimulatedMachine> read_times(const std::string& path,
         streams[1] = whole;
         for (int k = 1; k <= 8; ++k) made.times.streams.push_back(micros(between(streams, k)));
       }
+      if (const double segment = model.value("segment", 0.0); segment > 0)
+        for (serve::VariantTime& variant : made.times.variants) variant.segment = micros(segment);
       machine.models.push_back(std::move(made));
     };
     if (tenants.empty())
@@ -174,6 +176,7 @@ Json json_of(const serve::SimulationReport& report, const std::string& policy) {
                {"busy", report.busy},
                {"launches", report.launches},
                {"joined", report.joined},
+               {"within", report.within},
                {"seconds", report.seconds},
                {"all", json_of(report.all)}};
   for (const serve::Attainment& tenant : report.tenants) json["tenants"].push_back(json_of(tenant));
@@ -183,9 +186,10 @@ Json json_of(const serve::SimulationReport& report, const std::string& policy) {
 std::string text_of(const serve::SimulationReport& report, const std::string& policy) {
   std::string text = fmt::format(
       "{}: {:.0f} requests/s, {:.0f} of them answered in time ({:.2f} %), slots busy {:.0f} %, {} "
-      "launches\n",
+      "launches{}\n",
       policy, report.asked_per_s, report.goodput_per_s, 100 * report.all.share(), 100 * report.busy,
-      report.launches);
+      report.launches,
+      report.within > 0 ? fmt::format(", {} of them within others", report.within) : "");
   text += fmt::format("  {:14} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10}\n", "", "asked", "in time",
                       "refused", "given up", "p50 us", "p99 us");
   std::vector<serve::Attainment> rows = report.tenants;
@@ -230,7 +234,7 @@ void add_simulate(CLI::App& verb, SimulateFlags& flags) {
       ->delimiter(',');
   verb.add_option("--without", flags.without,
                   "parts of vliw that are left out: batches, narrow, foresee, hold, reserve, "
-                  "instances, overlap, shares, admission, promise")
+                  "instances, overlap, segments, shares, admission, promise")
       ->delimiter(',');
   verb.add_option("--gpus", flags.gpus, "machines like the one of the times")
       ->check(CLI::Range(1, 1024));
@@ -317,10 +321,11 @@ int simulate(const Flags& flags, const SimulateFlags& wanted) {
       TRY(options.policy, serve::policy_named(name));
       for (const std::string& part : wanted.without) {
         const std::map<std::string, bool*> parts = {
-            {"batches", &options.policy.batches},     {"narrow", &options.policy.narrow},
-            {"foresee", &options.policy.foresee},     {"hold", &options.policy.hold},
-            {"reserve", &options.policy.reserve},     {"shares", &options.policy.shares},
-            {"instances", &options.policy.instances}, {"admission", &options.policy.admit_by_load}};
+            {"batches", &options.policy.batches},        {"narrow", &options.policy.narrow},
+            {"foresee", &options.policy.foresee},        {"hold", &options.policy.hold},
+            {"reserve", &options.policy.reserve},        {"shares", &options.policy.shares},
+            {"instances", &options.policy.instances},    {"segments", &options.policy.segments},
+            {"admission", &options.policy.admit_by_load}};
         const auto at = parts.find(part);
         if (part == "promise")
           options.policy.promise = 0;
@@ -328,8 +333,8 @@ int simulate(const Flags& flags, const SimulateFlags& wanted) {
           options.policy.overlap = 0;
         else if (at == parts.end())
           return usage(fmt::format("the scheduler has no part '{}'", part),
-                       "batches, narrow, foresee, hold, reserve, instances, overlap, shares, "
-                       "admission, promise");
+                       "batches, narrow, foresee, hold, reserve, instances, overlap, segments, "
+                       "shares, admission, promise");
         else
           *at->second = false;
       }

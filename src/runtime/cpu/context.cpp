@@ -190,6 +190,22 @@ void CpuContext::run_task(const ObkTask& task, ObkWorker& self) {
   if (!recorded_.empty()) recorded_[self.sm].tasks.push_back({&task, start, end});
 }
 
+/// Between two tasks, and while others are waited for: what waits to be let in runs on worker 0.
+void CpuContext::look(int worker) noexcept {
+  if (!way_) return;
+  if (worker > 0) {
+    while (still_.load(std::memory_order_acquire) != 0) still_.wait(1, std::memory_order_acquire);
+    return;
+  }
+  const int wanted = way_->wanted.load(std::memory_order_acquire);
+  if (wanted == 0) return;
+  if (wanted > 1) still_.store(1, std::memory_order_release);
+  way_->work();
+  if (wanted == 1) return;
+  still_.store(0, std::memory_order_release);
+  still_.notify_all();
+}
+
 void CpuContext::run_worker(int worker) {
   const Program& program = executable_->program();
   ObkWorker self{scratch_[worker].mutable_data(), scratch_[worker].bytes(), worker, program.sms,
@@ -201,14 +217,16 @@ void CpuContext::run_worker(int worker) {
       const size_t end = ends_[owner][wave];
       std::atomic<size_t>& next = taken_[owner][wave].next;
       while (next.load(std::memory_order_relaxed) < end) {
+        look(worker);
         const size_t at = next.fetch_add(1, std::memory_order_relaxed);
         if (at < end) run_task(tasks_[owner][at], self);
       }
     }
+    look(worker);
     if (workers > 1 && wave + 1 < program.waves) {
       const auto start = profile_ ? Profile::Clock::now() : Profile::Clock::time_point();
       if (jitter_) jitter_->delay(worker);
-      barrier_->wait();
+      barrier_->wait([&] { look(worker); });
       if (profile_) profile_->waited(worker, Profile::Clock::now() - start);
     }
   }

@@ -22,12 +22,17 @@ class CpuContext : public Context {
   CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads);
   ~CpuContext() override;
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs) override;
+  bool give_way(GiveWay* way) override {
+    way_ = way;
+    return true;
+  }
   /// `sm` is the worker here.
   Result<std::vector<TaskTime>> task_times() override;
 
  private:
   void place_ports();
   void run_worker(int worker);
+  void look(int worker) noexcept;
   void run_task(const ObkTask& task, ObkWorker& self);
   /// A call of an op's reference: all but the addresses is made once.
   struct CustomCall {
@@ -65,6 +70,9 @@ class CpuContext : public Context {
   std::vector<void*> outputs_;
   std::vector<Tensor> staging_;   // by output, of those that a run staged
   std::vector<Status> failures_;  // by worker
+  GiveWay* way_ = nullptr;        // written between runs
+  // Whether workers stand still: written by worker 0 (release), read by the others (acquire).
+  alignas(64) std::atomic<int> still_{0};
   std::function<void(int)> body_;
   // The last run's ports, and of a run that records when its tasks ran, by worker; else empty.
   std::vector<const void*> last_inputs_;

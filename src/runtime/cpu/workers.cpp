@@ -23,20 +23,12 @@ int barrier_spins(int count) {
 
 SpinBarrier::SpinBarrier(int count) : count_(count), spins_(barrier_spins(count)) {}
 
-void SpinBarrier::wait() {
-  const uint32_t phase = phase_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
-    arrived_.store(0, std::memory_order_relaxed);
-    phase_.store(phase + 1, std::memory_order_release);
-    phase_.notify_all();
-    return;
-  }
-  for (int spin = 0; phase_.load(std::memory_order_acquire) == phase; ++spin) {
-    if (spin < spins_)
-      spin_pause();
-    else
-      phase_.wait(phase, std::memory_order_acquire);
-  }
+bool SpinBarrier::arrive(uint32_t phase) {
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < count_) return false;
+  arrived_.store(0, std::memory_order_relaxed);
+  phase_.store(phase + 1, std::memory_order_release);
+  phase_.notify_all();
+  return true;
 }
 
 Workers::Workers(int count) : count_(count) {

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/parallel.h"
+
 namespace obelisk::runtime::cpu {
 
 /// A reusable barrier of `count` threads. Arriving releases what a thread wrote; leaving acquires
@@ -17,9 +19,22 @@ namespace obelisk::runtime::cpu {
 class SpinBarrier {
  public:
   explicit SpinBarrier(int count);
-  void wait();
+  /// `look` is called again and again until all are there, as long as the thread does not sleep.
+  template <typename Look>
+  void wait(const Look& look) {
+    const uint32_t phase = phase_.load(std::memory_order_acquire);
+    if (arrive(phase)) return;
+    for (int spin = 0; phase_.load(std::memory_order_acquire) == phase; ++spin) {
+      look();
+      if (spin < spins_)
+        spin_pause();
+      else
+        phase_.wait(phase, std::memory_order_acquire);
+    }
+  }
 
  private:
+  bool arrive(uint32_t phase);  // whether it is the last
   const int count_, spins_;
   // written by every arriving thread (acq_rel), reset by the last
   alignas(64) std::atomic<int> arrived_{0};

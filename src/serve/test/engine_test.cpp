@@ -537,12 +537,13 @@ TEST_F(EngineTest, TimesAreKeptForTheNextProcess) {
     ASSERT_TRUE(store.open());
     EXPECT_FALSE(store.find(key));
     store.keep({key, "net", 1, 1, {5us, 7us}});
-    store.keep({key, "net", 1, 1, {5us, 8us}});
+    store.keep({key, "net", 1, 1, {5us, 8us, 2us}});
   }
   TimesStore again(cache);
   ASSERT_TRUE(again.find(key));
   EXPECT_EQ(again.find(key)->alone, 5us);
   EXPECT_EQ(again.find(key)->beside, 8us);
+  EXPECT_EQ(again.find(key)->segment, 2us);
   TimesStore none("");
   none.keep({key, "net", 1, 1, {5us, 5us}});
   EXPECT_FALSE(none.find(key));
@@ -567,14 +568,14 @@ TEST_F(EngineTest, ATimeThatWasMeasuredOnABusyMachineIsCorrected) {
   };
   const auto least = [&] {
     const Database times((folder / "cache").string(), "times.sqlite", "", "times");
-    Statement select(times, "SELECT MIN(alone_ns) FROM times");
+    Statement select(times, "SELECT MIN(alone_ns) FROM times_2");
     EXPECT_TRUE(select.row());
     return select.integer(0);
   };
   run(1);
   {
     const Database times((folder / "cache").string(), "times.sqlite", "", "times");
-    Statement(times, "UPDATE times SET alone_ns = 1000000000, beside_ns = 1000000000").run();
+    Statement(times, "UPDATE times_2 SET alone_ns = 1000000000, beside_ns = 1000000000").run();
   }
   ASSERT_EQ(least(), 1'000'000'000);
   run(100);
@@ -726,6 +727,253 @@ TEST_F(EngineTest, CancelsWhatWaitsAndEndsInOrder) {
   const std::vector<Answer> all = answers.all();
   EXPECT_EQ(all[0].outcome, Outcome::kOk);
   for (size_t k = 1; k < all.size(); ++k) EXPECT_EQ(all[k].outcome, Outcome::kCancelled) << k;
+}
+
+// ---- runs that give way ----
+
+/// Products of 256 rows, one after the other: many tasks, none of them long.
+std::string long_network(int layers, uint32_t seed) {
+  constexpr int kSize = 256;
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 1.0F / 16);
+  std::vector<std::string> nodes, values;
+  for (int k = 0; k < layers; ++k) {
+    const std::string in = k == 0 ? "x" : "h" + std::to_string(k);
+    const std::string out = k + 1 == layers ? "p" : "h" + std::to_string(k + 1);
+    nodes.push_back(make::node("MatMul", {in, "w" + std::to_string(k)}, {out}));
+    std::vector<float> weights(kSize * kSize);
+    for (float& weight : weights) weight = normal(random);
+    values.push_back(make::floats("w" + std::to_string(k), {kSize, kSize}, weights));
+  }
+  return make::model(make::graph(nodes, {make::value("x", make::kFloat, {"256", "256"})},
+                                 {make::value("p", make::kFloat, {"256", "256"})}, values));
+}
+
+/// "long" and "net", on workers that serve one program at a time. A request that has a name stands
+/// still before its run until it may go on.
+class GiveWayTest : public EngineTest {
+ protected:
+  /// Both are served once, then again with times that leave no doubt: "long" takes a second on any
+  /// number of workers and gives way after a millisecond, "net" takes 20 us.
+  void start(int workers, int layers) {
+    serve(workers, layers);
+    made.reset();
+    const Database times((folder / "cache").string(), "times.sqlite", "", "times");
+    Statement(times,
+              "UPDATE times_2 SET alone_ns = 1000000000, beside_ns = 1000000000, segment_ns = "
+              "1000000 WHERE model = 'long'")
+        .run();
+    Statement(times, "UPDATE times_2 SET alone_ns = 20000, beside_ns = 20000 WHERE model = 'net'")
+        .run();
+    serve(workers, layers);
+    models = {known("net", 16, 1), known("long", 256 * 256, 2)};
+    models[1].rows.resize(1);
+    for (Known& model : models)
+      for (size_t row = 0; row < model.rows.size(); ++row) {
+        Answers one;
+        made->submit(asked(model.name, row), one.next());
+        const Answer answer = std::move(one.all()[0]);
+        ASSERT_EQ(answer.outcome, Outcome::kOk) << answer.error->text();
+        model.alone.emplace_back(answer.outputs[0].bytes.begin(), answer.outputs[0].bytes.end());
+      }
+  }
+  void serve(int workers, int layers) {
+    EngineOptions options;
+    options.workers = workers, options.verify = false, options.hand_over = 0us;
+    options.policy = policy_named("vliw:foresee=0:narrow=0:promise=0").value();
+    options.cache = (folder / "cache").string(), options.record = (folder / "record").string();
+    options.check = [this](const Request& request) -> Status {
+      if (request.id.empty()) return ok_status();
+      std::unique_lock lock(mutex_);
+      ran_.push_back(request.id);
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return open_.contains(request.id); });
+      if (request.id == "fails") return Error{Code::kUsage, "test", "not this one"};
+      return ok_status();
+    };
+    made = make_engine(std::move(options));
+    made->add(
+        {.name = "net", .path = write("net.onnx", network(16, 5, 1)), .batch_dimension = "batch"});
+    made->add({.name = "long", .path = write("long.onnx", long_network(layers, 3))});
+    for (const char* name : {"net", "long"})
+      ASSERT_EQ(wait_for(*made, name), ModelState::kReady) << made->model(name)->reason;
+  }
+  Request asked(const std::string& model, size_t row, const std::string& id = "") {
+    Request request = model == "long" ? serve::request("long", "x", {DType::f32, {256, 256}},
+                                                       models[1].rows[row].data())
+                                      : ask(models[0], {row});
+    request.id = id, request.trace = true;
+    return request;
+  }
+  void open(const std::string& id) {
+    std::lock_guard lock(mutex_);
+    open_.insert(id);
+    changed_.notify_all();
+  }
+  /// Until a request's run has begun.
+  void wait_for_run(const std::string& id) {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, 60s, [&] {
+      return std::find(ran_.begin(), ran_.end(), id) != ran_.end();
+    })) << id;
+  }
+  /// Notes in which order answers come.
+  Done noted(const std::string& id, Done done) {
+    return [this, id, done = std::move(done)](Answer answer) {
+      {
+        std::lock_guard lock(mutex_);
+        order_.push_back(id);
+      }
+      done(std::move(answer));
+    };
+  }
+  void expect_replays() {
+    made.reset();
+    std::ifstream file(folder / "record");
+    const auto again = replay(file);
+    ASSERT_TRUE(again.ok()) << again.error().text();
+    EXPECT_EQ(again->difference, "");
+  }
+
+  std::vector<Known> models;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> ran_, order_;
+  std::set<std::string> open_;
+  std::unique_ptr<Engine> made;  // last: its threads use what stands above
+};
+
+TEST_F(GiveWayTest, HowLongARunTakesToGiveWayIsMeasured) {
+  serve(2, 60);
+  made.reset();
+  const Database times((folder / "cache").string(), "times.sqlite", "", "times");
+  Statement select(times, "SELECT model, alone_ns, segment_ns FROM times_2 WHERE width = 1");
+  std::map<std::string, std::pair<int64_t, int64_t>> found;
+  while (select.row()) found[select.text(0)] = {select.integer(1), select.integer(2)};
+  ASSERT_EQ(found.size(), 2u);
+  const auto [alone, segment] = found["long"];
+  EXPECT_GT(segment, 0);
+  EXPECT_LT(segment, alone);
+  EXPECT_EQ(found["net"].second, kNever.count()) << "so short that nobody need be within it";
+}
+
+TEST_F(GiveWayTest, AnUrgentRequestIsAnsweredWithinALongRun) {
+  for (const int workers : {1, 2}) {
+    start(workers, 60);
+    Answers answers;
+    open("urgent");
+    made->submit(asked("long", 0, "long"), noted("long", answers.next()));
+    wait_for_run("long");
+    Request urgent = asked("net", 3, "urgent");
+    urgent.deadline = 100ms;
+    made->submit(std::move(urgent), noted("urgent", answers.next()));
+    open("long");
+    const std::vector<Answer> all = answers.all();
+    EXPECT_EQ(order_, (std::vector<std::string>{"urgent", "long"}));
+    expect_alone(models[0], {3}, all[1]);
+    ASSERT_EQ(all[0].outcome, Outcome::kOk);
+    EXPECT_EQ(std::memcmp(all[0].outputs[0].bytes.data(), models[1].alone[0].data(),
+                          models[1].alone[0].size()),
+              0)
+        << "other bits than alone";
+    EXPECT_EQ(all[1].trace->reason, to_string(Why::kWithin));
+    EXPECT_EQ(all[1].trace->partners, std::vector<std::string>{"long"});
+    EXPECT_NE(all[0].trace->reason.find("it gave way 1 time"), std::string::npos)
+        << all[0].trace->reason;
+    expect_replays();
+    order_.clear(), ran_.clear(), open_.clear();
+  }
+}
+
+TEST_F(GiveWayTest, WhatRunsWithinARunEndsWhateverIsAskedOfTheEngine) {
+  start(1, 60);
+  Answers answers;
+  open("long");
+  made->submit(asked("long", 0, "long"), noted("long", answers.next()));
+  wait_for_run("long");
+  Request urgent = asked("net", 3, "urgent");
+  urgent.deadline = 100ms;
+  const RequestKey key = made->submit(std::move(urgent), noted("urgent", answers.next()));
+  wait_for_run("urgent");  // and stands still, and with it the run that it is in
+  const RequestKey waits = made->submit(asked("net", 4), noted("waits", answers.next()));
+  made->cancel(key);
+  made->cancel(waits);
+  made->remove("net"), made->remove("long");
+  EXPECT_EQ(made->model("net")->state, ModelState::kUnloading);
+  EXPECT_EQ(made->model("long")->state, ModelState::kUnloading);
+  made->drain();
+  std::thread later([&] {
+    std::this_thread::sleep_for(50ms);
+    open("urgent");
+  });
+  expect_replays();  // ends the engine: what runs ends before
+  later.join();
+  EXPECT_EQ(order_, (std::vector<std::string>{"waits", "urgent", "long"}));
+  const std::vector<Answer> all = answers.all();
+  EXPECT_EQ(all[0].outcome, Outcome::kOk);
+  expect_alone(models[0], {3}, all[1]);
+  EXPECT_EQ(all[2].outcome, Outcome::kCancelled);
+}
+
+TEST_F(GiveWayTest, WhoIsHandedToARunThatEndsRunsBehindIt) {
+  start(2, 60);
+  Answers answers;
+  open("urgent");
+  made->submit(asked("long", 0, "fails"), noted("fails", answers.next()));
+  wait_for_run("fails");
+  Request urgent = asked("net", 3, "urgent");
+  urgent.deadline = 100ms;
+  made->submit(std::move(urgent), noted("urgent", answers.next()));
+  open("fails");  // it ends before its first task
+  const std::vector<Answer> all = answers.all();
+  EXPECT_EQ(order_, (std::vector<std::string>{"fails", "urgent"}));
+  EXPECT_EQ(all[0].outcome, Outcome::kFailed);
+  expect_alone(models[0], {3}, all[1]);
+  EXPECT_NE(all[1].trace->reason.find("that run ended first"), std::string::npos)
+      << all[1].trace->reason;
+  // The slots are there again.
+  Answers after;
+  made->submit(asked("long", 0), after.next());
+  EXPECT_EQ(after.all()[0].outcome, Outcome::kOk);
+  expect_replays();
+}
+
+TEST_F(GiveWayTest, AnyMixOfLongAndUrgentRequestsAnswersAsEachAlone) {
+  start(2, 12);
+  constexpr int kCallers = 3, kEach = 60;
+  std::array<Answers, kCallers> answers;
+  std::array<std::vector<size_t>, kCallers> rows;  // of "net"; else "long"
+  std::vector<std::thread> callers;
+  for (size_t caller = 0; caller < kCallers; ++caller)
+    callers.emplace_back([&, caller] {
+      std::mt19937 random(static_cast<uint32_t>(caller));
+      for (int k = 0; k < kEach; ++k) {
+        const size_t row = random() % 4 ? random() % 11 : 99;
+        Request request = row == 99 ? asked("long", 0) : asked("net", row);
+        if (row != 99) request.deadline = std::chrono::microseconds(5000 + random() % 50'000);
+        if (row == 99 && random() % 4 == 0) request.deadline = 20s;
+        rows[caller].push_back(row);
+        made->submit(std::move(request), answers[caller].next());
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+      }
+    });
+  for (std::thread& caller : callers) caller.join();
+  for (size_t caller = 0; caller < kCallers; ++caller) {
+    const std::vector<Answer> got = answers[caller].all();
+    for (size_t k = 0; k < got.size(); ++k) {
+      if (got[k].outcome == Outcome::kRejected || got[k].outcome == Outcome::kLate) continue;
+      const size_t row = rows[caller][k];
+      const Known& model = models[row == 99 ? 1 : 0];
+      expect_alone(model, {row == 99 ? 0 : row}, got[k]);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+  expect_replays();
+  std::ifstream record(folder / "record");
+  int within = 0;
+  for (std::string line; std::getline(record, line);)
+    within += line.find(" within:") != std::string::npos;
+  EXPECT_GT(within, 0) << "nobody gave way";
 }
 
 // A model that gets the number of one that is gone does not inherit how that one was asked, nor

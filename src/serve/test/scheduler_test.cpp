@@ -96,6 +96,11 @@ History history(uint32_t seed) {
     if (random() % 4) arrival.budget = alone * pick(random, 1, 12);
     made.arrivals.push_back(arrival);
   }
+  policy.segments = random() % 4 != 0;
+  if (random() % 2)  // some give way
+    for (auto& model : made.machine.models)
+      if (const int parts = pick(random, 0, 12); parts > 0)
+        for (VariantTime& variant : model.times.variants) variant.segment = variant.alone / parts;
   return made;
 }
 
@@ -119,6 +124,7 @@ TEST(Policies, AreNamedWithTheirKnobs) {
 }
 
 TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
+  int64_t within = 0;
   for (uint32_t seed = 0; seed < kHistories; ++seed) {
     History h = history(seed);
     SCOPED_TRACE(name_of(h, seed));
@@ -133,6 +139,11 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
         for (const auto& one : flow.waiting) waiting.insert(one.job.key);
       std::vector<int> free, programs(static_cast<size_t>(window.machines()), 0);
       std::vector<int> overlapping(static_cast<size_t>(window.machines()), 0);
+      std::map<uint64_t, int> guests;
+      for (const Running& run : window.running())
+        if (run.within > 0) {
+          ASSERT_EQ(++guests[run.within], 1) << "two within one";
+        }
       for (int m = 0; m < window.machines(); ++m) free.push_back(window.left(m));
       for (const Running& run : window.running()) {
         ++programs[static_cast<size_t>(run.machine)];
@@ -165,7 +176,7 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
                                       .code);
         }
         free[static_cast<size_t>(start.machine)] -= start.slots + start.beside;
-        if (start.beside == 0) {
+        if (start.slots > 0) {
           ASSERT_GE(free[static_cast<size_t>(start.machine)], 0) << "slots are given twice";
         }
         ++programs[static_cast<size_t>(start.machine)];
@@ -186,8 +197,47 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
         if (policy.kind == PolicyKind::kStreams) {
           ASSERT_LE(programs[static_cast<size_t>(start.machine)], policy.streams);
         } else {
-          const bool overlaps = start.why == Why::kOverlaps;
-          ASSERT_EQ(start.slots, overlaps                           ? 0
+          const bool overlaps = start.why == Why::kOverlaps, inside = start.why == Why::kWithin;
+          ASSERT_EQ(start.within > 0, inside);
+          if (inside) {
+            const auto host =
+                std::find_if(window.running().begin(), window.running().end(),
+                             [&](const Running& run) { return run.id == start.within; });
+            ASSERT_TRUE(policy.kind == PolicyKind::kVliw && policy.segments);
+            ASSERT_NE(host, window.running().end()) << "within nothing that runs";
+            ASSERT_EQ(host->machine, start.machine);
+            ASSERT_EQ(host->within, 0u) << "within one that is within another";
+            ASSERT_FALSE(host->shares);
+            ASSERT_EQ(++guests[host->id], 1) << "two within one";
+            const Time segment = times.models[static_cast<size_t>(host->model)]
+                                     .variants[static_cast<size_t>(host->variant)]
+                                     .segment;
+            ASSERT_NE(segment, kNever) << "it gives way to nobody";
+            ASSERT_GE(start.wait, segment);
+            ASSERT_EQ(start.borrows, variant.width);
+            ASSERT_LE(start.borrows, host->slots);
+            ASSERT_EQ(start.jobs.size(), 1u);
+            ASSERT_GE(host->priority, start.jobs[0].priority);
+            ASSERT_LE(now + start.wait + start.predicted, start.jobs[0].deadline);
+            ASSERT_LE(host->paused + start.delay,
+                      std::max(host->predicted - host->paused, policy.patience));
+            const Time end = std::max(host->started + host->predicted, now);
+            for (const Time deadline : host->deadlines)
+              if (end <= deadline) {
+                ASSERT_LE(end + start.delay, deadline) << "who gives way is late for it";
+              }
+            for (const Flow& flow : window.flows())
+              for (const auto& other : flow.waiting) {
+                const Time runs =
+                    quickest(times.models[static_cast<size_t>(flow.model)], other.job.rows);
+                if (taken.count(other.job.key) || other.job.deadline == kNever) continue;
+                if (end + runs + runs / 5 <= other.job.deadline) {
+                  ASSERT_LE(end + start.delay + runs, other.job.deadline) << "who waits is";
+                }
+                break;
+              }
+          }
+          ASSERT_EQ(start.slots, overlaps || inside                 ? 0
                                  : policy.kind == PolicyKind::kVliw ? variant.width
                                                                     : window.slots());
           ASSERT_EQ(start.beside, overlaps ? variant.width : 0);
@@ -294,6 +344,7 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
     };
     const SimulationReport report = simulate(h.machine, h.arrivals, h.options);
     if (testing::Test::HasFatalFailure()) return;
+    within += report.within;
     ASSERT_EQ(report.all.asked, static_cast<int64_t>(h.arrivals.size()));
     ASSERT_EQ(report.all.asked, report.all.answered + report.all.refused + report.all.given_up)
         << "a request is lost";
@@ -301,6 +352,7 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
     for (const auto& [key, count] : ends)
       ASSERT_EQ(count, 1) << "request " << key << " has ended more than once";
   }
+  EXPECT_GT(within, kHistories / 10) << "runs within others are among what is looked at";
 }
 
 TEST(Scheduler, RecordsReplayToTheSameDecisions) {
@@ -892,6 +944,232 @@ TEST(Scheduler, WhatWouldBeLateOnSlotsThatBecomeFreeOverlaps) {
                   {.key = 9, .model = 1, .arrival = 0us, .deadline = Time(500us)}, 8)
                 .why,
             Why::kLoad);
+}
+
+/// One long model of all eight slots that gives way every 100 us, and a short one.
+Times long_and_short() {
+  return {{{.variants = {{1, 8, 10ms, 10ms, -1, 100us}, {1, 4, 18ms, 18ms, -1, 100us}}},
+           {.variants = {{1, 8, 200us, 200us}, {1, 2, 400us, 400us}, {1, 1, 700us, 700us}}}}};
+}
+
+/// A window on a machine of eight slots, and what happens to it.
+struct Happens {
+  Times times = long_and_short();
+  Policy policy = [] {
+    Policy made;
+    made.foresee = made.hold = false;
+    made.overlap = 0;  // as on a CPU
+    return made;
+  }();
+  Window window = [] {
+    Window made(1, 8);
+    made.add_tenant(1), made.add_tenant(1);
+    return made;
+  }();
+  Decisions last{};
+  Admission ask(int model, Time now, Time deadline) const {
+    return admit(window, times, now, policy,
+                 {.key = 99, .model = model, .tenant = model, .arrival = now, .deadline = deadline},
+                 8);
+  }
+  std::vector<Start> arrives(uint64_t key, int model, Time now, Time deadline, int priority = 0) {
+    window.arrive({.key = key,
+                   .model = model,
+                   .tenant = model,
+                   .priority = priority,
+                   .arrival = now,
+                   .deadline = deadline},
+                  policy);
+    return step(now);
+  }
+  std::vector<Start> step(Time now) {
+    last = decide(window, times, now, policy);
+    window.apply(last, policy, now);
+    return last.starts;
+  }
+};
+
+TEST(Scheduler, WhatWouldBeLateOnSlotsThatBecomeFreeRunsWithin) {
+  Happens one;
+  ASSERT_EQ(one.arrives(1, 0, 0us, kNever).size(), 1u);  // all eight slots for 10 ms
+  EXPECT_TRUE(one.ask(1, 1ms, 2ms).taken);
+  const std::vector<Start> made = one.arrives(2, 1, 1ms, 2ms);
+  ASSERT_EQ(made.size(), 1u);
+  EXPECT_EQ(made[0].why, Why::kWithin);
+  EXPECT_EQ(made[0].within, 1u);
+  EXPECT_EQ(made[0].wait, 100us);
+  EXPECT_EQ(made[0].slots, 0);
+  EXPECT_EQ(made[0].borrows, 8) << "the quickest: the run stands still meanwhile";
+  EXPECT_EQ(made[0].predicted, 200us);
+  EXPECT_EQ(made[0].slack, 700us);
+  EXPECT_EQ(one.window.running()[0].predicted, 10'200us) << "it stands still for as long";
+  EXPECT_EQ(one.window.free(0), 0);
+  // One at a time: the next is taken, where it is in time behind that one, and starts then.
+  EXPECT_EQ(one.ask(1, 1ms, 1600us).why, Why::kLoad);
+  EXPECT_TRUE(one.ask(1, 1ms, 1700us).taken);
+  EXPECT_TRUE(one.arrives(3, 1, 1ms, 1700us).empty());
+  one.window.finish(2, 200us, one.policy, 50us);
+  const std::vector<Start> next = one.step(1250us);
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0].within, 1u);
+  EXPECT_EQ(one.arrives(4, 1, 1250us, 1500us).size(), 0u) << "no program is that quick";
+  // Of those that end about then it is the narrowest.
+  Happens other;
+  other.times.models[1].variants[1].alone = other.times.models[1].variants[1].beside = 210us;
+  other.arrives(1, 0, 0us, kNever);
+  const std::vector<Start> narrow = other.arrives(2, 1, 1ms, 2ms);
+  ASSERT_EQ(narrow.size(), 1u);
+  EXPECT_EQ(narrow[0].borrows, 2);
+}
+
+TEST(Scheduler, NobodyIsMadeLateByWhoRunsWithin) {
+  for (const Time due : {Time(10'200us), Time(11ms)}) {
+    Happens one;
+    one.arrives(1, 0, 0us, due);
+    EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, due == 11ms) << "200 us, and a tenth more";
+    EXPECT_EQ(one.arrives(2, 1, 1ms, 2ms).size(), due == 11ms ? 1u : 0u);
+  }
+  // Nor is who waits for its slots: 10 ms are left from 10'100 or 10'300 us on, with a tenth more.
+  for (const Time due : {Time(21'100us), Time(21'300us)}) {
+    Happens one;
+    one.arrives(1, 0, 0us, kNever);
+    EXPECT_TRUE(one.arrives(2, 0, 0us, due).empty());
+    EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, due == 21'300us);
+    EXPECT_EQ(one.arrives(3, 1, 1ms, 2ms).size(), due == 21'300us ? 1u : 0u);
+  }
+  // Nor does a run give way to what is less urgent than it,
+  Happens less;
+  less.arrives(1, 0, 0us, kNever, -1);
+  EXPECT_TRUE(less.arrives(2, 1, 1ms, 2ms).empty());
+  EXPECT_EQ(less.arrives(3, 1, 1ms, 2ms, -1).size(), 1u);
+  // nor one that shares a launch, nor for ever: for its own time, or Policy::patience.
+  Happens shares;
+  for (VariantTime& variant : shares.times.models[0].variants) variant.width = 4, variant.code = 1;
+  shares.times.models.push_back(shares.times.models[0]);
+  shares.window.add_tenant(1);
+  shares.window.arrive({.key = 1, .model = 0, .tenant = 0}, shares.policy);
+  ASSERT_EQ(shares.arrives(2, 2, 0us, kNever).size(), 2u);
+  ASSERT_EQ(shares.last.starts[0].launch, 1);
+  EXPECT_TRUE(shares.arrives(3, 1, 1ms, 2ms).empty());
+  Happens often;
+  often.policy.patience = 2ms;
+  often.arrives(1, 0, 0us, kNever);
+  Time now = 1ms;
+  uint64_t key = 2;
+  while (!often.arrives(key, 1, now, now + 1ms).empty()) {
+    often.window.finish(key, 200us, often.policy, 50us);
+    now += 250us, ++key;
+    ASSERT_LT(key, 90u) << "for ever";
+  }
+  EXPECT_EQ(key, 51u) << "49 of 200 us are 9.8 ms of its 10";
+  EXPECT_EQ(often.window.running()[0].paused, 9800us);
+}
+
+TEST(Scheduler, AnUrgentOneReliesOnSlotsThatBecomeFreeForAsLongAsItCan) {
+  Happens one;
+  one.arrives(1, 0, 0us, kNever);
+  // It is in time behind the run, which ends at 10 ms: it waits, and asks again while there is time
+  // for another way, when half of its time is over,
+  EXPECT_TRUE(one.arrives(2, 1, 8ms, 14ms).empty());
+  EXPECT_EQ(one.last.wake, 11ms);
+  // or two parts before the last moment.
+  EXPECT_TRUE(one.arrives(3, 1, 10ms, 10'700us).empty());
+  const Time last = 10'700us - (2 * 100us + 200us) * 11 / 10;
+  EXPECT_EQ(one.last.wake, last);
+  const std::vector<Start> made = one.step(last);  // the run takes longer than it was to
+  ASSERT_EQ(made.size(), 1u);
+  EXPECT_EQ(made[0].why, Why::kWithin);
+  // Slots that are free in time are waited for.
+  Happens other;
+  other.arrives(1, 0, 0us, kNever);
+  EXPECT_TRUE(other.arrives(2, 1, 9ms, 11ms).empty());
+  other.window.finish(1, 9500us, other.policy);
+  const std::vector<Start> free = other.step(9500us);
+  ASSERT_EQ(free.size(), 1u);
+  EXPECT_EQ(free[0].within, 0u);
+}
+
+TEST(Scheduler, RunsAreCutOnlyWhereThePolicyAndThePartsAllowIt) {
+  const auto starts = [](const std::string& policy, bool cut) {
+    Happens one;
+    one.policy = policy_named(policy + ":overlap=0").value();
+    if (!cut)
+      for (VariantTime& variant : one.times.models[0].variants) variant.segment = kNever;
+    one.arrives(1, 0, 0us, kNever);
+    EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, policy == "vliw" && cut) << policy;
+    return one.arrives(2, 1, 1ms, 2ms).size();
+  };
+  EXPECT_EQ(starts("vliw", true), 1u);
+  EXPECT_EQ(starts("vliw", false), 0u);
+  EXPECT_EQ(starts("vliw:segments=0", true), 0u);
+  Happens fifo;
+  fifo.policy = policy_named("edf").value();
+  fifo.arrives(1, 0, 0us, kNever);
+  EXPECT_TRUE(fifo.arrives(2, 1, 1ms, 2ms).empty());
+}
+
+// What runs within a run is its own tenant's, and not taken for a part of that run.
+TEST(Scheduler, TimeWithinARunIsNotThatRuns) {
+  Happens one;
+  one.arrives(1, 0, 0us, kNever);
+  const double used = one.window.tenants()[0].used;
+  for (uint64_t key = 2; key < 8; ++key) {
+    const Time now = 1ms * static_cast<int>(key);
+    ASSERT_EQ(one.arrives(key, 1, now, now + 1ms).size(), 1u);
+    one.window.finish(key, 200us, one.policy, 50us);
+  }
+  EXPECT_EQ(one.window.tenants()[0].used, used);
+  EXPECT_EQ(one.window.tenants()[1].used, 6 * 8 * 200e3) << "eight slots each";
+  one.window.finish(1, 11'200us, one.policy);
+  EXPECT_EQ(one.window.tenants()[0].ratio, 1);
+  EXPECT_EQ(one.window.free(0), 8);
+  // A run that ends first leaves slots to who was to be within it, no more than it needs.
+  one.times.models[1].variants[1].alone = one.times.models[1].variants[1].beside = 210us;
+  one.arrives(10, 0, 20ms, kNever);
+  ASSERT_EQ(one.arrives(11, 1, 21ms, 22ms).size(), 1u);
+  one.window.finish(8, 1050us, one.policy);
+  ASSERT_EQ(one.window.running().size(), 1u);
+  EXPECT_EQ(one.window.running()[0].within, 0u);
+  EXPECT_EQ(one.window.running()[0].slots, 2);
+  EXPECT_EQ(one.window.free(0), 6);
+  one.window.finish(9, 210us, one.policy, 50us);
+  EXPECT_EQ(one.window.free(0), 8);
+  // Whether it was in time is counted from when it was started, not from when it began.
+  one.arrives(12, 0, 30ms, kNever);
+  ASSERT_EQ(one.arrives(13, 1, 31ms, 32ms).size(), 1u);
+  EXPECT_EQ(one.window.caution(1), 1);
+  one.window.finish(11, 210us, one.policy, 900us);
+  EXPECT_GT(one.window.caution(1), 1);
+}
+
+// One model runs nearly all the time on all slots, another is asked now and then and has a tenth of
+// such a run to answer.
+TEST(Scheduler, UrgentRequestsAreInTimeBesideALongModelThatGivesWay) {
+  const Times times = long_and_short();
+  SimulatedMachine machine{"", 8, {{"long", times.models[0]}, {"short", times.models[1]}}};
+  for (const int together : {1, 20}) {  // where many long ones come at once, they wait
+    std::vector<Arrival> arrivals;
+    std::mt19937 random(1);
+    for (int k = 0; k < 1000; ++k)
+      arrivals.push_back({.at = 12ms * (k / together * together), .model = 0});
+    for (int k = 0; k < 2000; ++k)
+      arrivals.push_back(
+          {.at = Time(pick(random, 0, 12'000) * int64_t{1'000'000}), .model = 1, .budget = 1ms});
+    std::sort(arrivals.begin(), arrivals.end(),
+              [](const Arrival& a, const Arrival& b) { return a.at < b.at; });
+    std::map<bool, SimulationReport> reports;
+    for (const bool segments : {false, true}) {
+      SimulationOptions options{.policy = policy_named("vliw").value(), .noise = 0.05};
+      options.policy.segments = segments, options.policy.overlap = 0;
+      reports[segments] = simulate(machine, arrivals, options);
+    }
+    EXPECT_LT(reports[false].tenants[1].share(), 0.6) << together;
+    EXPECT_GT(reports[true].tenants[1].share(), 0.9) << together;
+    EXPECT_EQ(reports[true].tenants[0].answered, 1000);
+    EXPECT_GT(reports[true].within, 500) << together;
+    EXPECT_EQ(reports[false].within, 0);
+    EXPECT_LT(reports[true].tenants[1].p99_us, 1000) << together;
+  }
 }
 
 // Runs that pauses of the host made long are forgotten where they are why nothing is started.
