@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "serve/background.h"
 
@@ -224,18 +225,18 @@ Status Variant::prepare(int seats) {
   return status;
 }
 
-/// What one worker takes is its own time on a core, whoever else wants the core meanwhile, so it
-/// may stand behind requests. Several, and a GPU, are waited for, and waited for at once.
+/// Where each worker has a core, what a run takes is the caller's time on its own, whoever else
+/// wants the core meanwhile, so it may stand behind requests. Elsewhere, and on a GPU, it is waited
+/// for.
 Result<Measured> Variant::measure(Time budget) {
   TRY(std::unique_ptr<Seat> seat, take());
   Sample sample = this->sample();
   constexpr size_t kMost = 50;
   constexpr Time kCut{200'000};  // shorter ones are not cut. Chosen: ten times what waking a thread
                                  // takes, and so long that looking at the clock tells nothing
-  const bool by_itself = width_ == 1 && device_->target() == "cpu";
-  const auto now = [&] {
-    return by_itself ? time_of_thread() : Time(Clock::now().time_since_epoch());
-  };
+  const bool own = device_->target() == "cpu" &&
+                   static_cast<unsigned>(device_->slots()) <= std::thread::hardware_concurrency();
+  const auto now = [&] { return own ? time_of_thread() : Time(Clock::now().time_since_epoch()); };
   std::vector<Time> took, parts;
   Time sum{0}, part{0}, looked{0};
   runtime::GiveWay way;
@@ -261,7 +262,7 @@ Result<Measured> Variant::measure(Time budget) {
     }
     return ok_status();
   };
-  TRY_STATUS(by_itself || budget == Time(0) ? behind_requests(runs) : runs());
+  TRY_STATUS(own || budget == Time(0) ? behind_requests(runs) : runs());
   seat->context->give_way(nullptr);
   give_back(std::move(seat));
   const auto median = [](std::vector<Time>& times) {
