@@ -1197,7 +1197,6 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
   return ok_status();
 }
 
-/// What runs took goes to those that come after this process.
 /// What was learnt of its programs, for the next process.
 std::vector<KeptTimes> LocalEngine::times_to_keep(const Served& model) const {
   std::vector<KeptTimes> kept;
