@@ -225,16 +225,16 @@ Status Variant::prepare(int seats) {
   return status;
 }
 
-/// Where each worker has a core, what a run takes is the caller's time on its own, whoever else
-/// wants the core meanwhile, so it may stand behind requests. Elsewhere, and on a GPU, it is waited
-/// for.
+/// Where each worker has a core, what a run on one takes is the caller's time on its own, whoever
+/// else wants the core meanwhile, so it may stand behind requests. Others are waited for: what
+/// several workers do is shared out anew in each run.
 Result<Measured> Variant::measure(Time budget) {
   TRY(std::unique_ptr<Seat> seat, take());
   Sample sample = this->sample();
   constexpr size_t kMost = 50;
   constexpr Time kCut{200'000};  // shorter ones are not cut. Chosen: ten times what waking a thread
                                  // takes, and so long that looking at the clock tells nothing
-  const bool own = device_->target() == "cpu" &&
+  const bool own = device_->target() == "cpu" && width_ == 1 &&
                    static_cast<unsigned>(device_->slots()) <= std::thread::hardware_concurrency();
   const auto now = [&] { return own ? time_of_thread() : Time(Clock::now().time_since_epoch()); };
   std::vector<Time> took, parts;
