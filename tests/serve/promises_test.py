@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
-from conftest import PROGRAM, mlp, random, save, save_mlp, save_slow
+from conftest import PATIENCE, PROGRAM, mlp, random, save, save_mlp, save_slow
 from onnx import TensorProto, helper
 
 INFER = "/v2/models/mlp/infer"
@@ -125,7 +125,7 @@ def test_a_long_run_gives_way_to_urgent_requests(tmp_path, start):
     server = start(tmp_path / "models", "--no-verify", "--threads", "1", "--record", record)
     slow = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}], "parameters": {"trace": True}}
     x = random(1, 8)
-    quick = {"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": x[0].tolist()}], "parameters": {"timeout": 20000, "trace": True}}
+    quick = {"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": x[0].tolist()}], "parameters": {"timeout": round(20000 * PATIENCE), "trace": True}}
     alone = server.json("POST", "/v2/models/slow/infer", slow)[1]["outputs"]
     stop, gave_way, wrong = threading.Event(), [], []
 
