@@ -19,9 +19,10 @@ struct Scheduling {
   uint32_t least, most;                // utilization
 };
 
-/// This thread and those that it will start get what others leave, a tenth beside one that never
-/// sleeps. Whoever wakes has a shorter slice than theirs and so need not wait for the end of it, as
-/// it would beside a thread that is no more than nice (Linux 6.12; before, the slice is not heard).
+/// Gives this thread, and those that it starts, low priority: about a tenth of a core beside a
+/// busy thread of normal priority. Their time slice is long, so that the scheduler (EEVDF) preempts
+/// them as soon as a thread with a normal slice wakes; with a nice value alone they would keep the
+/// core to the end of their slice. Linux before 6.12 ignores the slice.
 void stand_behind() {
   constexpr int kNice = 10;
   constexpr uint64_t kSlice = 100'000'000;  // the longest there is

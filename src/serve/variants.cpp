@@ -225,9 +225,9 @@ Status Variant::prepare(int seats) {
   return status;
 }
 
-/// Where each worker has a core, what a run on one takes is the caller's time on its own, whoever
-/// else wants the core meanwhile, so it may stand behind requests. Others are waited for: what
-/// several workers do is shared out anew in each run.
+/// A run of one worker is timed by the thread's processor time, which does not count preemption, so
+/// it can run at low priority. Runs of several workers, and of a GPU, are timed by the clock: which
+/// worker takes which task differs from run to run.
 Result<Measured> Variant::measure(Time budget) {
   TRY(std::unique_ptr<Seat> seat, take());
   Sample sample = this->sample();

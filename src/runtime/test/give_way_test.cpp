@@ -94,15 +94,6 @@ TEST(GiveWay, InterruptedBeforeEachTaskARunHasTheSameBits) {
     }
 }
 
-/// Bodies that all are one function of this test.
-struct OneBody : BodyLibrary {
-  explicit OneBody(ObkBody body) : body(body) {}
-  Status add(std::span<const codegen::BodyText* const>) override { return ok_status(); }
-  ObkBody find(const Hash&) const override { return body; }
-  size_t count() const override { return 1; }
-  ObkBody body;
-};
-
 std::atomic<int> begun;
 void body(const ObkTask*, const int64_t*, void* const*, ObkWorker*) { ++begun; }
 

@@ -145,4 +145,13 @@ inline void expect_same(const graph::Graph& graph, const graph::Graph& after,
   }
 }
 
+/// Bodies that all are one function of a test.
+struct OneBody : BodyLibrary {
+  explicit OneBody(ObkBody body) : body(body) {}
+  Status add(std::span<const codegen::BodyText* const>) override { return ok_status(); }
+  ObkBody find(const Hash&) const override { return body; }
+  size_t count() const override { return 1; }
+  ObkBody body;
+};
+
 }  // namespace obelisk::runtime

@@ -11,6 +11,7 @@
 #include "graph/graph.h"
 #include "runtime/cpu/workers.h"
 #include "runtime/runtime.h"
+#include "runtime/test/run_program.h"
 
 namespace obelisk::runtime {
 namespace {
@@ -27,15 +28,6 @@ TEST(Workers, WhatOneThrowsReachesTheCaller) {
     EXPECT_EQ(ran, 3);
   }
 }
-
-/// Bodies that all are one function of this test.
-struct OneBody : BodyLibrary {
-  explicit OneBody(ObkBody body) : body(body) {}
-  Status add(std::span<const codegen::BodyText* const>) override { return ok_status(); }
-  ObkBody find(const Hash&) const override { return body; }
-  size_t count() const override { return 1; }
-  ObkBody body;
-};
 
 std::atomic<bool> fails;
 std::atomic<int> calls;

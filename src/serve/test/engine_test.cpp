@@ -238,8 +238,8 @@ void wait_for_batches(Engine& engine, const Known& model, int batch) {
 
 class Policies : public EngineTest, public testing::WithParamInterface<const char*> {};
 
-/// Requests of four callers, mixed at random. OBELISK_MIXES=10000 asks for so many in all, of eight
-/// models.
+/// Requests of four callers, mixed at random: 1,000 of three models, or as many as the environment
+/// variable OBELISK_MIXES says of eight.
 struct Mixes {
   static constexpr int kCallers = 4;
   int each = 250;  // caller
