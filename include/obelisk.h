@@ -226,7 +226,8 @@ OBELISK_API obelisk_error* obelisk_output_memory(obelisk_context* context, const
 
 OBELISK_API obelisk_error* obelisk_run(obelisk_context* context);
 /* On a stream of the caller's (a CUstream or cudaStream_t), every port bound to the GPU's memory:
- * returns before the work is done. A failure of the device may come with a later call. */
+ * returns before the work is done. A failure of the device may come with a later call. On a stream
+ * that is being captured the run becomes a part of that graph, which the model is to outlive. */
 OBELISK_API obelisk_error* obelisk_run_on(obelisk_context* context, void* stream);
 /* Until all runs are done; the failure of one that failed after obelisk_run_on had returned. */
 OBELISK_API obelisk_error* obelisk_wait(obelisk_context* context);

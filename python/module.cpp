@@ -302,6 +302,25 @@ NB_MODULE(_obelisk, m) {
            [](Context& self, const std::string& name, uintptr_t at, size_t bytes) {
              self.bind_output(name, {reinterpret_cast<std::byte*>(at), bytes});
            })
+      // A run with all inputs and outputs, in the order of the model's, dense at these addresses;
+      // the caller has looked at their types and shapes. With a stream as run_on().
+      .def("run_at",
+           [](Context& self, const std::vector<uintptr_t>& inputs,
+              const std::vector<uintptr_t>& outputs, std::optional<uintptr_t> stream) {
+             const Model& model = self.model();
+             const auto ins = model.inputs(), outs = model.outputs();
+             if (inputs.size() != ins.size() || outputs.size() != outs.size())
+               throw nb::value_error("run_at: an address for each input and output");
+             for (size_t k = 0; k < ins.size(); ++k)
+               self.bind_input(ins[k].name,
+                               {reinterpret_cast<const std::byte*>(inputs[k]), ins[k].bytes});
+             for (size_t k = 0; k < outs.size(); ++k)
+               self.bind_output(outs[k].name,
+                                {reinterpret_cast<std::byte*>(outputs[k]), outs[k].bytes});
+             Callbacks(nb::none()).run([&] {
+               return stream ? self.run_on(reinterpret_cast<void*>(*stream)) : self.run(), 0;
+             });
+           })
       .def("output_shape", &Context::output_shape)
       .def("output_copy",
            [](Context& self, const std::string& name) {

@@ -77,7 +77,9 @@ class Context {
   void run();
   /// The same on a stream of the caller's (a CUstream or cudaStream_t; null: the default one),
   /// where every input and output is bound to the GPU's memory; returns before the work is done.
-  /// Runs of one context follow each other whatever streams they are given. A failure of the device
+  /// Runs of one context follow each other whatever streams they are given. On a stream that is
+  /// being captured the run becomes a part of that CUDA graph, with memory of its own, which the
+  /// model keeps: it is to live as long as the graph. A failure of the device
   /// may come with a later call: then this context does not run again. kUsage where a port is not
   /// bound to the GPU's memory, kUnsupported of a CPU's model and where a part runs on the host.
   void run_on(void* stream);

@@ -187,7 +187,9 @@ class Context {
   virtual Status run_together(std::span<const SharedRun> runs);
   /// The same as run() on the caller's stream (a CUstream), device pointers only; returns before
   /// the work is done. Runs of one context follow each other whatever streams they are given.
-  /// Errors: kUsage for a host pointer, kUnsupported where there are no streams.
+  /// On a stream that is being captured it becomes a part of the caller's graph, with memory of its
+  /// own, which the executable keeps: that is to live as long as the graph. Errors: kUsage for a
+  /// host pointer, kUnsupported where there are no streams.
   virtual Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                         void* stream);
   /// How urgent the runs from here on are, from 0 to kMostUrgent: where they want the same

@@ -1,12 +1,14 @@
 // The CUDA target against the interpreter: graphs as text become one kernel, a graph of stitched
 // kernels, a kernel an op; what contexts promise. Where no device compiler is found everything is
 // skipped; where no GPU is, the kernels are compiled for sm_90a and not run.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <random>
 #include <set>
@@ -1124,6 +1126,35 @@ TEST_P(Contexts, DevicePointersAreUsedInPlaceOnTheCallersStream) {
     }
   }
   EXPECT_TRUE(took_none) << "each run after the first took memory";
+  // One of them moves from run to run, and zeros lie where it was; the others stay.
+  std::deque<Memory> memory;
+  const Memory* at[4] = {};
+  for (size_t k = 0; k < 8; ++k) {
+    for (size_t p = 0; p < 4; ++p) {
+      if (k > 0 && p != k % 4) continue;
+      const auto& type = p < 2 ? inputs[0][p].type() : program->outputs[p - 2].type;
+      const std::vector<std::byte> zeros(static_cast<size_t>(type.bytes()));
+      if (k > 0) {
+        ASSERT_EQ(d.CopyToDevice(at[p]->at(), zeros.data(), zeros.size()), 0);
+      }
+      at[p] = &memory.emplace_back();
+      const void* from = p < 2 ? inputs[0][p].data() : zeros.data();
+      ASSERT_TRUE(memory.back().fill(from, type.bytes(), "a port").ok());
+    }
+    const std::vector<const void*> in = {reinterpret_cast<const void*>(at[0]->at()),
+                                         reinterpret_cast<const void*>(at[1]->at())};
+    const std::vector<void*> out = {reinterpret_cast<void*>(at[2]->at()),
+                                    reinterpret_cast<void*>(at[3]->at())};
+    const Status ran = (*context)->run_on(in, out, streams[0]);
+    ASSERT_TRUE(ran.ok()) << ran.error().text();
+    ASSERT_EQ(d.StreamSynchronize(streams[0]), 0);
+    for (size_t p = 0; p < 2; ++p) {
+      const Tensor& want = wanted[0][p];
+      std::vector<std::byte> got(static_cast<size_t>(want.bytes()));
+      ASSERT_EQ(d.CopyToHost(got.data(), at[2 + p]->at(), got.size()), 0);
+      EXPECT_EQ(memcmp(got.data(), want.data(), got.size()), 0) << "run " << k << " output " << p;
+    }
+  }
   std::vector<const void*> host = {inputs[0][0].data(), inputs[0][1].data()};
   std::vector<void*> nowhere = {nullptr, nullptr};
   Status refused = (*context)->run_on(host, nowhere, streams[0]);
@@ -1140,6 +1171,67 @@ TEST_P(Contexts, DevicePointersAreUsedInPlaceOnTheCallersStream) {
   EXPECT_EQ(refused.error().code, Code::kUsage);
   EXPECT_NE(refused.error().message.find("no multiple of 16"), std::string::npos)
       << refused.error().message;
+  for (Handle stream : streams) d.StreamDestroy(stream);
+}
+
+// The graph's runs have memory of their own: others of the same context go on beside them.
+TEST_P(Contexts, ARunOnACapturedStreamIsAPartOfItsGraph) {
+  const Driver& d = **load_driver();
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+  const auto begin =
+      reinterpret_cast<int (*)(Handle, int)>(dlsym(library, "cuStreamBeginCapture_v2"));
+  const auto end = reinterpret_cast<int (*)(Handle, Handle*)>(dlsym(library, "cuStreamEndCapture"));
+  ASSERT_TRUE(begin && end);
+  auto context = executable->context();
+  ASSERT_TRUE(context.ok()) << context.error().text();
+  Handle streams[2];
+  for (Handle& stream : streams) ASSERT_EQ(d.StreamCreate(&stream, kStreamNonBlocking), 0);
+  struct Ports {
+    Memory memory[4];
+    std::vector<const void*> in;
+    std::vector<void*> out;
+  } ports[2];
+  for (Ports& each : ports)
+    for (size_t p = 0; p < 4; ++p) {
+      const auto& type = p < 2 ? inputs[0][p].type() : program->outputs[p - 2].type;
+      ASSERT_TRUE(each.memory[p].reserve(type.bytes(), "a port").ok());
+      void* const at = reinterpret_cast<void*>(each.memory[p].at());
+      if (p < 2)
+        each.in.push_back(at);
+      else
+        each.out.push_back(at);
+    }
+  ASSERT_EQ(begin(streams[0], 0), 0);
+  for (int twice = 0; twice < 2; ++twice) {
+    const Status ran = (*context)->run_on(ports[0].in, ports[0].out, streams[0]);
+    ASSERT_TRUE(ran.ok()) << ran.error().text();
+  }
+  Handle graph = nullptr, ready = nullptr;
+  ASSERT_EQ(end(streams[0], &graph), 0);
+  ASSERT_EQ(d.GraphInstantiate(&ready, graph, 0), 0);
+  for (size_t k = 0; k < 40; ++k) {
+    for (size_t side = 0; side < 2; ++side)
+      for (size_t p = 0; p < 2; ++p) {
+        const Tensor& from = inputs[(k + 2 * side) % 4][p];
+        ASSERT_EQ(d.CopyToDeviceAsync(ports[side].memory[p].at(), from.data(),
+                                      static_cast<size_t>(from.bytes()), streams[side]),
+                  0);
+      }
+    ASSERT_EQ(d.GraphLaunch(ready, streams[0]), 0);
+    const Status ran = (*context)->run_on(ports[1].in, ports[1].out, streams[1]);
+    ASSERT_TRUE(ran.ok()) << ran.error().text();
+    for (size_t side = 0; side < 2; ++side) {
+      ASSERT_EQ(d.StreamSynchronize(streams[side]), 0);
+      for (size_t p = 0; p < 2; ++p) {
+        const Tensor& want = wanted[(k + 2 * side) % 4][p];
+        std::vector<std::byte> got(static_cast<size_t>(want.bytes()));
+        ASSERT_EQ(d.CopyToHost(got.data(), ports[side].memory[2 + p].at(), got.size()), 0);
+        ASSERT_EQ(memcmp(got.data(), want.data(), got.size()), 0)
+            << (side ? "a run beside the graph, " : "the graph, ") << k << " output " << p;
+      }
+    }
+  }
+  d.GraphExecDestroy(ready), d.GraphDestroy(graph);
   for (Handle stream : streams) d.StreamDestroy(stream);
 }
 

@@ -583,9 +583,13 @@ def test_outputs_are_copied_to_their_device():
     graph = torch.fx.symbolic_trace(lambda x: (x + 1, (x * 2).t()))
     exported, outputs = _export.export_static(graph, [torch.ones(2, 3)], [0], [])
     outputs = [outputs[0].to("meta"), outputs[1].to("meta")]
-    program = _backend._Program(_export.compile_exported(exported, {"target": "cpu", "threads": 1}), [(exported.inputs[0], 0)], outputs, exported.memory)
+    program = _backend._Program(_export.compile_exported(exported, {"target": "cpu", "threads": 1}), [(exported.inputs[0], 0)], [torch.ones(2, 3)],
+                                outputs, exported.memory)
     made = program([torch.ones(2, 3)])
     assert [(each.device.type, each.shape, each.stride()) for each in made] == [("meta", (2, 3), (3, 1)), ("meta", (3, 2), (1, 3))]
+    for other in (torch.ones(2, 4), torch.ones(2, 2), torch.ones(3, 2), torch.ones(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.int32)):
+        with pytest.raises(obelisk.UsageError, match=r"torch.float32 \(2, 3\)"):  # it takes addresses, and must not read beyond
+            program([other])
 
 
 def test_a_program_for_each_shape():
@@ -756,3 +760,56 @@ def test_a_router_counts_the_tokens_of_its_experts():
     with torch.no_grad():
         assert torch.equal(compiled(graph, fallback=False)(scores), wanted)
     only()
+
+
+# ---- on a GPU ----
+if torch.cuda.is_available():
+    def test_tensors_of_a_gpu_through_a_program_for_the_host():
+        model = Mlp().cuda()
+        fast = compiled(model, target="cpu")
+        with torch.no_grad():
+            for rows in (3, 3):
+                x = torch.randn(rows, 8, device="cuda")
+                same(fast(x), model(x), 1e-4)
+                assert all(each.is_cuda for each in flat(fast(x)))
+        only()
+
+    @pytest.mark.parametrize("granularity", ["op", "stitch", "mono"])
+    def test_caches_of_a_gpu_that_move(granularity):
+        """One of them lies elsewhere with each call, zeros where it lay; the other stays."""
+        def step(row, new, keys, values):
+            keys.index_copy_(2, row, new)
+            values.index_copy_(2, row, new * 2)
+            return (keys @ values.transpose(2, 3)).softmax(-1) @ values
+
+        fast = compiled(step, granularity=granularity)
+        caches = [torch.zeros(2, 3, 8, 4, device="cuda") for _ in range(2)]
+        theirs = [cache.clone() for cache in caches]
+        with torch.no_grad():
+            for position in range(8):
+                row, new = torch.tensor([position], device="cuda"), torch.randn(2, 3, 1, 4, device="cuda")
+                same(fast(row, new, *caches), step(row, new, *theirs), 1e-4)
+                same(caches, theirs, 1e-6)
+                old = caches[position % 2]
+                caches[position % 2] = old.clone()
+                old.zero_()
+        only(graphs=1, calls=8)
+        assert backend.report()[0].updated_bytes == sum(cache.nbytes for cache in caches)
+
+    def test_a_call_in_a_cuda_graph_of_the_callers():
+        model = Mlp().cuda()
+        fast, x = compiled(model), torch.zeros(3, 8, device="cuda")
+        with torch.no_grad():
+            fast(x)
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                fast(x)
+            stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                made = fast(x)
+            for _ in range(3):
+                x.copy_(torch.randn(3, 8))
+                graph.replay()
+                torch.cuda.synchronize()
+                same(made, model(x), 1e-4)

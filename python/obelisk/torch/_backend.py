@@ -46,72 +46,99 @@ class Options(NamedTuple):
         return cls(compile=rest, **own)
 
 
-class _Program:
-    """A compiled model and which arguments it reads."""
+_TYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "i32": torch.int32,
+          "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "b1": torch.bool,
+          **{name: getattr(torch, kind) for name, kind in (
+              ("u16", "uint16"), ("u32", "uint32"), ("u64", "uint64"), ("f8e4m3fn", "float8_e4m3fn"), ("f8e4m3fnuz", "float8_e4m3fnuz"),
+              ("f8e5m2", "float8_e5m2"), ("f8e5m2fnuz", "float8_e5m2fnuz"), ("f8e8m0", "float8_e8m0fnu")) if hasattr(torch, kind)}}
 
-    def __init__(self, model: "_model.Model", open_: Sequence[int], outputs: Sequence[Any], memory: Mapping[str, torch.Tensor]) -> None:
+
+class _Input(NamedTuple):
+    """An argument as a program takes it."""
+    name: str
+    argument: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+class _Program:
+    """A compiled model and which arguments it reads. It gets addresses, so that what lies behind them is checked here."""
+
+    def __init__(self, model: "_model.Model", open_: Sequence[Tuple[str, int]], arguments: Sequence[Any], outputs: Sequence[Any],
+                 memory: Mapping[str, torch.Tensor]) -> None:
         self._program = model.program_for({})
         self._memory = memory  # which the program reads for as long as it lives
-        self.inputs = [(name, index) for name, index in open_]
+        named = dict(open_)
+        self.inputs: List[_Input] = []
+        for port in self._program.inputs:
+            index = named[port.name]
+            _check_alike(port, arguments[index])
+            self.inputs.append(_Input(port.name, index, torch.Size(port.shape), _TYPES[port.type]))
+        self._bytes = [arguments[each.argument].nbytes for each in self.inputs]
         self.on_gpu = self._program.inside.gpu >= 0
         self.device = torch.device("cuda", self._program.inside.gpu) if self.on_gpu else torch.device("cpu")
         self.outputs = []
         for port, like in zip(self._program.outputs, outputs):
+            _check_alike(port, like)
             dense = like.is_contiguous() or not _is_dense(like)
             self.outputs.append((port.name, tuple(like.shape), like.dtype, like.device, None if dense else like.stride()))
         self._makes_cuda = any(device.type == "cuda" for _, _, _, device, _ in self.outputs)
-        # By output: its place and the argument's, of those that only change a part of an argument, where it lies.
-        named, place = dict(self.inputs), {name: k for k, (name, _) in enumerate(self.inputs)}
-        self.updates = {output: (place[of], named[of]) for output, (of, updates) in self._program.inside.in_place.items() if updates}
+        # By output: the place of its input, of those that only change a part of an argument, where it lies.
+        place = {each.name: k for k, each in enumerate(self.inputs)}
+        self.updates = {output: place[of] for output, (of, updates) in self._program.inside.in_place.items() if updates}
 
     def __call__(self, arguments: Sequence[Any], in_place: bool = True) -> List[torch.Tensor]:
         """The outputs. With `in_place`, those that update an argument are the argument itself, where its memory allows it."""
-        context = self._program.context()
-        kept, made = [], []
-        given = set()  # places of inputs that are the caller's memory
-        tensors = [arguments[index].detach() for _, index in self.inputs]
         # PyTorch's stream orders the program behind what makes its inputs, and takes the GPU's memory only.
-        on_stream = self.on_gpu and (self._makes_cuda or any(tensor.is_cuda for tensor in tensors))
-        for (name, _), tensor in zip(self.inputs, tensors):
-            if on_stream and not tensor.is_cuda:
-                tensor = tensor.to(self.device, memory_format=torch.contiguous_format)
-            elif not tensor.is_contiguous() or (self.on_gpu and tensor.data_ptr() % 16):
-                tensor = tensor.clone(memory_format=torch.contiguous_format)
-            else:
-                given.add(len(kept))
+        on_stream = self.on_gpu and (self._makes_cuda or any(arguments[each.argument].is_cuda for each in self.inputs))
+        where = self.device if on_stream else torch.device("cpu")
+        kept, inputs, moved = [], [], set()  # moved: places of inputs that are not the caller's memory
+        for k, (name, index, shape, dtype) in enumerate(self.inputs):
+            tensor = arguments[index]
+            if tensor.dtype is not dtype or tensor.shape != shape:
+                raise UsageError(f"'{name}' is {tensor.dtype} {tuple(tensor.shape)}, not {dtype} {tuple(shape)}")
+            at = tensor.data_ptr()
+            if tensor.is_cuda != on_stream or not tensor.is_contiguous() or (self.on_gpu and at % 16):
+                tensor = tensor.detach().to(where, memory_format=torch.contiguous_format, copy=True)
+                at = tensor.data_ptr()
+                moved.add(k)
             kept.append(tensor)
-            context.bind_input(name, tensor)
-        in_place = in_place and bool(self.updates) and _lie_apart(kept)
-        updated = {}
+            inputs.append(at)
+        in_place = in_place and bool(self.updates) and _lie_apart(inputs, self._bytes)
+        made, outputs, updated = [], [], {}
         for k, (name, shape, dtype, device, _) in enumerate(self.outputs):
-            if in_place and name in self.updates and self.updates[name][0] in given:
-                at, index = self.updates[name]
-                tensor, updated[k] = kept[at], arguments[index]
+            at = self.updates.get(name) if in_place else None
+            if at is not None and at not in moved:
+                updated[k] = arguments[self.inputs[at].argument]
+                made.append(updated[k])
+                outputs.append(inputs[at])
             else:
-                tensor = torch.empty(shape, dtype=dtype, device=self.device if on_stream or not self.on_gpu else "cpu")
-            made.append(tensor)
-            context.bind_output(name, tensor)
-        if on_stream:
-            context.run_on(torch.cuda.current_stream(self.device).cuda_stream)
-        else:
-            context.run()
-        for index, (_, shape, dtype, device, stride) in enumerate(self.outputs):
-            if index in updated:
-                made[index] = updated[index]
-            elif stride is not None:  # as eager's answer lies in memory
-                made[index] = torch.empty_strided(shape, stride, dtype=dtype, device=device).copy_(made[index])
-            elif made[index].device != device:
-                made[index] = made[index].to(device)
+                tensor = torch.empty(shape, dtype=dtype, device=where)
+                made.append(tensor)
+                outputs.append(tensor.data_ptr())
+        self._program.context().run_at(inputs, outputs, torch.cuda.current_stream(self.device).cuda_stream if on_stream else None)
+        for k, (_, shape, dtype, device, stride) in enumerate(self.outputs):
+            if k in updated:
+                continue
+            if stride is not None:  # as eager's answer lies in memory
+                made[k] = torch.empty_strided(shape, stride, dtype=dtype, device=device).copy_(made[k])
+            elif made[k].device != device:
+                made[k] = made[k].to(device)
         return made
 
 
-def _lie_apart(tensors: Sequence[torch.Tensor]) -> bool:
+def _check_alike(port: "_model.Port", tensor: torch.Tensor) -> None:
+    if _TYPES.get(port.type) is not tensor.dtype or tuple(port.shape) != tuple(tensor.shape):
+        raise _export.Refused(f"'{port.name}' of the program is {port.type} {tuple(port.shape)}, PyTorch's {tensor.dtype} {tuple(tensor.shape)}")
+
+
+def _lie_apart(starts: Sequence[int], sizes: Sequence[int]) -> bool:
     """Whether no two of these dense tensors share a byte."""
     end = 0
-    for start, size in sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.nbytes):
-        if start < end:
+    for start, size in sorted(zip(starts, sizes)):
+        if size and start < end:
             return False
-        end = start + size
+        end = max(end, start + size)
     return True
 
 
@@ -167,6 +194,9 @@ class CompiledGraph:
         roots = [self._views[out][0] if out in self._views else out for out in self._outputs]
         self._computed = list(dict.fromkeys(
             node for node in roots if isinstance(node, torch.fx.Node) and node.op != "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)))
+        place = {node: k for k, node in enumerate(self._computed)}
+        self._order = [place[out] for out in self._outputs] if all(
+            isinstance(out, torch.fx.Node) and out in place and out not in self._views for out in self._outputs) else None
         # Of those that nobody else gets: the argument that is overwritten with it.
         alone = Counter(roots)
         self._written = {out: index for out, index in zip(self._outputs, written)
@@ -264,6 +294,8 @@ class CompiledGraph:
         return [answer] if self._single else answer
 
     def _assemble(self, made: Sequence[torch.Tensor], entry: _Entry, arguments: Sequence[Any]) -> List[Any]:
+        if self._order is not None:
+            return [made[k] for k in self._order]
         computed = dict(zip(self._computed, made))
 
         def value(index: int, out: Any) -> Any:
@@ -379,8 +411,8 @@ class CompiledGraph:
         self.report.compile_seconds += time.monotonic() - start
         self.report.weight_bytes = sum(arguments[index].nbytes for index in frozen)
         self.report.shared_bytes = sum(tensor.nbytes for tensor in exported.memory.values())
-        program = _Program(model, list(zip(exported.inputs, open_)), outputs, exported.memory)
-        self.report.updated_bytes = sum(arguments[index].nbytes for _, index in program.updates.values())
+        program = _Program(model, list(zip(exported.inputs, open_)), arguments, outputs, exported.memory)
+        self.report.updated_bytes = sum(arguments[program.inputs[at].argument].nbytes for at in program.updates.values())
         return _Entry(program, tuple((index, arguments[index], arguments[index]._version) for index in frozen), precision=precision)
 
 

@@ -109,6 +109,19 @@ Status CudaContext::reserve_staging() {
   return ok_status();
 }
 
+/// Whether a kernel's work has an operand that the last run had elsewhere.
+bool CudaContext::names_moved_ports(const Launch& launch) const {
+  const auto& operands = program().works[launch.work].operands;
+  return std::any_of(operands.begin(), operands.end(), [&](const Place& place) {
+    auto port = static_cast<size_t>(place.index);
+    if (place.kind == BufferKind::kOutput)
+      port += program().inputs.size();
+    else if (place.kind != BufferKind::kInput)
+      return false;
+    return ports_[port] != bound_[port];
+  });
+}
+
 /// Tells the GPU where this run's ports are, when they are elsewhere than in the last.
 Status CudaContext::bind(Handle stream) {
   if (under_way_ && last_stream_ != stream)
@@ -122,6 +135,7 @@ Status CudaContext::bind(Handle stream) {
               "name the ports"));
     if (of_instances()) TRY_STATUS(write_records(stream, 0));
     for (const auto& [node, k] : grid_nodes_) {
+      if (!names_moved_ports(executable_->cut_.launches[k])) continue;
       TRY(std::vector<std::byte> record, record_of(executable_->cut_.launches[k], 0));
       void* parameters[] = {record.data()};
       const KernelNode now = node_of(k, parameters);
@@ -428,6 +442,7 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
   InContext here(gpu_);
   for (size_t k = 0; k < ports_.size(); ++k) {
     const void* pointer = k < inputs.size() ? inputs[k] : outputs[k - inputs.size()];
+    if (pointer && ports_[k] == reinterpret_cast<DevicePointer>(pointer)) continue;  // as last time
     const Result<bool> there = lies_on_device(pointer);
     if (!there.ok()) return failed(there.error());
     if (!*there)
@@ -439,6 +454,8 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
     ports_[k] = reinterpret_cast<DevicePointer>(pointer);
   }
   const auto on = static_cast<Handle>(stream);
+  TRY(const bool captured, is_captured(on));
+  if (captured) return executable_->capture(ports_, on);
   const auto whole = [&]() -> Status {
     TRY_STATUS(place_ports());
     TRY_STATUS(bind(on));

@@ -2,6 +2,7 @@
 ///
 ///   context.cpp   memory, binding of ports, runs, errors
 ///   graph.cpp     the graph of a program whose granularity is a kernel a work
+///   capture.cpp   a run as a part of a graph that the caller captures
 ///   instances.cpp runs of several contexts in one launch
 ///   timing.cpp    times of whole runs and of tasks
 #pragma once
@@ -32,6 +33,9 @@ class CudaContext : public Context {
   Status run_together(std::span<const SharedRun> runs) override;
   Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                 void* stream) override;
+  /// The run of these ports as a part of the graph that a stream captures, and the only one of this
+  /// context, whose addresses the graph keeps.
+  Status capture(std::vector<DevicePointer> ports, Handle stream);
   Status wait() override;
   void set_urgency(int level) override { urgency_ = std::clamp(level, 0, kMostUrgent); }
   Result<bool> on_device(const void* pointer) const override {
@@ -57,6 +61,13 @@ class CudaContext : public Context {
   static void place_shared(const Launch& launch, ObkProgram& record);
   bool of_instances() const { return executable_->options_.instances; }
   Result<Handle> make_graph(DevicePointer stamps, unsigned instances = 1);
+  using GridNodes = std::vector<std::pair<Handle, size_t>>;  // nodes, and their launches
+  Result<Handle> graph_of_kernels(DevicePointer stamps, unsigned instances, bool programmatic,
+                                  GridNodes* of_ports);
+  Result<std::vector<size_t>> dispatch_order() const;
+  /// Whether a run on the stream becomes a part of a graph.
+  Result<bool> is_captured(Handle stream) const;
+  Status add_to_captured(Handle stream);
   Result<std::vector<std::byte>> record_of(const Launch& launch, DevicePointer stamps) const;
   Status write_records(Handle stream, DevicePointer stamps);
   ObkInstances instances_of(size_t launch, unsigned instances) const;
@@ -68,6 +79,7 @@ class CudaContext : public Context {
   /// Whether the context is usable and the pointers are as many and as aligned as the ports want.
   Status admit(std::span<const void* const> inputs, std::span<void* const> outputs);
   Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);
+  bool names_moved_ports(const Launch& launch) const;
   Status bind(Handle stream);
   /// The parts of a run: where the ports are, and which inputs are copied to the GPU; what goes
   /// before the launch; the launch; what goes behind it, and which outputs are copied to the host;
@@ -118,7 +130,7 @@ class CudaContext : public Context {
   Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
   Handle last_stream_ = nullptr, sleep_ = nullptr;  // the event that a thread sleeps on
   Handle plain_ = nullptr;  // the graph that graph_ was made of, for the kernels below
-  std::vector<std::pair<Handle, size_t>> grid_nodes_;  // nodes that name ports, and their launches
+  GridNodes grid_nodes_;    // of those that name ports
   // Of a program of instances: the records of its launches, behind the table of ports; where each
   // lies; where the records of those are that the kernels run, first this one's alone.
   Memory records_, table_;

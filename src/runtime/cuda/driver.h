@@ -129,6 +129,13 @@ struct NodeAttribute {
   X(GraphAddTypedEdges, "cuGraphAddDependencies_v2",                                             \
     (Handle, const Handle*, const Handle*, const GraphEdge*, size_t))                            \
   X(GraphNodeAttribute, "cuGraphKernelNodeSetAttribute", (Handle, int, const NodeAttribute*))    \
+  X(StreamIsCapturing, "cuStreamIsCapturing", (Handle, int*))                                    \
+  X(StreamCaptureInfo, "cuStreamGetCaptureInfo_v2",                                              \
+    (Handle, int*, unsigned long long*, Handle*, const Handle**, size_t*))                       \
+  X(StreamCaptureDependencies, "cuStreamUpdateCaptureDependencies",                              \
+    (Handle, const Handle*, size_t, unsigned))                                                   \
+  X(ThreadCaptureMode, "cuThreadExchangeStreamCaptureMode", (int*))                              \
+  X(GraphAddChild, "cuGraphAddChildGraphNode", (Handle*, Handle, const Handle*, size_t, Handle)) \
   X(StreamPriorities, "cuCtxGetStreamPriorityRange", (int*, int*))                               \
   X(StreamCreateWithPriority, "cuStreamCreateWithPriority", (Handle*, unsigned, int))            \
   X(StreamWriteValue, "cuStreamWriteValue32_v2", (Handle, DevicePointer, uint32_t, unsigned))    \

@@ -23,6 +23,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   ~CudaExecutable() override {
     if (modules_.empty()) return;
     InContext here(gpu_);
+    captured_.clear();
     weight_memory_.clear();
     for (Memory* each : {&tasks_, &first_, &blocks_}) each->release();
     for (Handle module : modules_) driver_->ModuleUnload(module);
@@ -39,6 +40,10 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
     return entries;
   }
   Result<std::unique_ptr<Context>> context(int threads) const override;
+
+  /// A run as a part of the graph that a stream captures. It has a context of its own, which lives
+  /// as long as the executable: the graph may be launched while other runs are under way.
+  Status capture(std::vector<DevicePointer> ports, Handle stream) const;
 
   /// Tables and the report; the GPU's side only where one is.
   Status init(LoadReport report);
@@ -73,6 +78,8 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   std::vector<Memory> weight_memory_;  // of weights that no other program has
   mutable std::mutex filling_;         // guards `filled_` and what upload() writes
   mutable bool filled_ = false;        // what fails is tried again: memory may be free by then
+  mutable std::mutex capturing_;       // guards `captured_`
+  mutable std::vector<std::unique_ptr<Context>> captured_;
 };
 
 }  // namespace obelisk::runtime::cuda

@@ -106,10 +106,66 @@ KernelNode CudaContext::node_of(size_t k, void** parameters, unsigned instances)
 }
 
 /// A kernel a work; every kernel of a wave follows all of the wave before. Independent works are
-/// parallel branches.
-Result<Handle> CudaContext::make_graph(DevicePointer stamps, unsigned instances) {
+/// parallel branches. `of_ports`, if there is one, gets the nodes that name ports in their
+/// parameters.
+Result<Handle> CudaContext::graph_of_kernels(DevicePointer stamps, unsigned instances,
+                                             bool programmatic, GridNodes* of_ports) {
   const std::vector<Launch>& launches = executable_->cut_.launches;
-  // By place in the dispatch, if there is one: which launch.
+  TRY(const std::vector<size_t> order, dispatch_order());
+  Handle graph = nullptr;
+  TRY_STATUS(check(driver_.GraphCreate(&graph, 0), "make a graph"));
+  std::vector<Handle> before, now;
+  std::vector<Handle> of_work(program().works.size(), nullptr);
+  const auto add = [&]() -> Status {
+    for (size_t place = 0; place < launches.size(); ++place) {
+      const size_t k = order.empty() ? place : order[place];
+      const Launch& launch = launches[k];
+      if (order.empty()) {
+        if (k > 0 && launches[k - 1].wave != launch.wave) before = std::move(now), now.clear();
+      } else {
+        before.clear();
+        for (const int work : program().dispatch[place].predecessors)
+          before.push_back(of_work[static_cast<size_t>(work)]);
+      }
+      ObkInstances named = instances_of(k, instances);
+      std::vector<std::byte> record;
+      if (!of_instances()) {
+        TRY(record, record_of(launch, stamps));
+      }
+      void* parameters[] = {of_instances() ? static_cast<void*>(&named) : record.data()};
+      const KernelNode node = node_of(k, parameters, instances);
+      Handle made = nullptr;
+      TRY_STATUS(check(driver_.GraphAddKernel(&made, graph, nullptr, 0, &node),
+                       "add a kernel to the graph"));
+      for (Handle previous : before) {
+        const int code = programmatic ? driver_.GraphAddTypedEdges(graph, &previous, &made,
+                                                                   &kProgrammaticEdge, 1)
+                                      : driver_.GraphAddEdges(graph, &previous, &made, 1);
+        TRY_STATUS(check(code, "add an edge to the graph"));
+      }
+      now.push_back(made);
+      if (launch.work >= 0) of_work[static_cast<size_t>(launch.work)] = made;
+      if (const int priority = order.empty() ? 0 : program().dispatch[place].priority;
+          priority != 0 && driver_.GraphNodeAttribute) {
+        const NodeAttribute value{priority};
+        TRY_STATUS(check(driver_.GraphNodeAttribute(made, kNodePriority, &value),
+                         "give a kernel its priority"));
+      }
+      if ((launch.grid || launch.pipelined_gemm) && names_ports(program().works[launch.work]) &&
+          of_ports && !of_instances())
+        of_ports->push_back({made, k});
+    }
+    return ok_status();
+  };
+  const Status added = add();
+  if (added.ok()) return graph;
+  driver_.GraphDestroy(graph);
+  return added.error();
+}
+
+/// By place in the dispatch, if there is one: which launch.
+Result<std::vector<size_t>> CudaContext::dispatch_order() const {
+  const std::vector<Launch>& launches = executable_->cut_.launches;
   std::vector<size_t> order;
   for (const schedule::Dispatched& each : program().dispatch)
     for (size_t k = 0; k < launches.size(); ++k)
@@ -119,62 +175,26 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps, unsigned instances)
         Code::kBuild, "runtime",
         fmt::format("the dispatch has {} kernels, the program {}", order.size(), launches.size()),
         "", "this is a defect of Obelisk; please report it with the model"};
+  return order;
+}
+
+Result<Handle> CudaContext::make_graph(DevicePointer stamps, unsigned instances) {
   // With it the priority of the stream that the graph runs on counts for nothing.
   const unsigned long long flags =
-      order.empty() || executable_->options_.by_urgency ? 0 : kGraphNodePriorities;
+      program().dispatch.empty() || executable_->options_.by_urgency ? 0 : kGraphNodePriorities;
+  const bool runs = !stamps && instances == 1;  // the one that a run launches
   const auto build = [&](bool programmatic) -> Result<Handle> {
-    Handle graph = nullptr, ready = nullptr;
-    TRY_STATUS(check(driver_.GraphCreate(&graph, 0), "make a graph"));
-    std::vector<Handle> before, now;
-    std::vector<Handle> of_work(program().works.size(), nullptr);
-    const auto add = [&]() -> Status {
-      for (size_t place = 0; place < launches.size(); ++place) {
-        const size_t k = order.empty() ? place : order[place];
-        const Launch& launch = launches[k];
-        if (order.empty()) {
-          if (k > 0 && launches[k - 1].wave != launch.wave) before = std::move(now), now.clear();
-        } else {
-          before.clear();
-          for (const int work : program().dispatch[place].predecessors)
-            before.push_back(of_work[static_cast<size_t>(work)]);
-        }
-        ObkInstances named = instances_of(k, instances);
-        std::vector<std::byte> record;
-        if (!of_instances()) {
-          TRY(record, record_of(launch, stamps));
-        }
-        void* parameters[] = {of_instances() ? static_cast<void*>(&named) : record.data()};
-        const KernelNode node = node_of(k, parameters, instances);
-        Handle made = nullptr;
-        TRY_STATUS(check(driver_.GraphAddKernel(&made, graph, nullptr, 0, &node),
-                         "add a kernel to the graph"));
-        for (Handle previous : before) {
-          const int code = programmatic ? driver_.GraphAddTypedEdges(graph, &previous, &made,
-                                                                     &kProgrammaticEdge, 1)
-                                        : driver_.GraphAddEdges(graph, &previous, &made, 1);
-          TRY_STATUS(check(code, "add an edge to the graph"));
-        }
-        now.push_back(made);
-        if (launch.work >= 0) of_work[static_cast<size_t>(launch.work)] = made;
-        if (const int priority = order.empty() ? 0 : program().dispatch[place].priority;
-            priority != 0 && driver_.GraphNodeAttribute) {
-          const NodeAttribute value{priority};
-          TRY_STATUS(check(driver_.GraphNodeAttribute(made, kNodePriority, &value),
-                           "give a kernel its priority"));
-        }
-        if ((launch.grid || launch.pipelined_gemm) && names_ports(program().works[launch.work]) &&
-            !stamps && !of_instances())
-          grid_nodes_.push_back({made, k});
-      }
-      return check(driver_.GraphInstantiate(&ready, graph, flags), "make the graph ready");
-    };
-    if (!stamps && instances == 1) grid_nodes_.clear();
-    const Status added = add();
-    if (added.ok() && !stamps && instances == 1 && !grid_nodes_.empty())
+    if (runs) grid_nodes_.clear();
+    TRY(const Handle graph,
+        graph_of_kernels(stamps, instances, programmatic, runs ? &grid_nodes_ : nullptr));
+    Handle ready = nullptr;
+    const Status made =
+        check(driver_.GraphInstantiate(&ready, graph, flags), "make the graph ready");
+    if (made.ok() && runs && !grid_nodes_.empty())
       plain_ = graph;  // its nodes name the kernels that learn where ports are
     else
       driver_.GraphDestroy(graph);
-    if (!added.ok()) return added.error();
+    if (!made.ok()) return made.error();
     return ready;
   };
   if (executable_->device()->overlaps && driver_.GraphAddTypedEdges) {

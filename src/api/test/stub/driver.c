@@ -155,6 +155,31 @@ int cuStreamWriteValue32_v2(void* stream, unsigned long long at, unsigned value)
 int cuStreamSynchronize(void) { return await(); }
 int cuEventSynchronize(void) { return CALLED, await(); }
 
+/* All streams are captured, or none; meanwhile memory is for threads that relaxed their mode. */
+static int captured = 0, children = 0;
+static __thread int mode = 0;
+void stub_capture(int on) { LOCKED(captured = on, children = 0); }
+int stub_children(void) { return children; } /* of the captured graph */
+int cuStreamIsCapturing(void* stream, int* is) { return (void)stream, *is = captured, 0; }
+int cuStreamGetCaptureInfo_v2(void* stream, int* is, unsigned long long* number, void** graph,
+                              void*** behind, size_t* count) {
+  static void* node = &children;
+  (void)stream;
+  return *is = captured, *number = 1, *graph = &captured, *behind = &node, *count = 1, 0;
+}
+int cuGraphAddChildGraphNode(void** made, void* graph, void** behind, size_t count) {
+  if (graph != &captured || count != 1 || *behind != &children) return 1;
+  LOCKED(++children);
+  return *made = &captured, 0;
+}
+int cuStreamUpdateCaptureDependencies(void* stream, void** nodes, size_t count, unsigned how) {
+  return (void)stream, count == 1 && *nodes == &captured && how == 1 ? 0 : 1;
+}
+int cuThreadExchangeStreamCaptureMode(int* other) {
+  const int before = mode;
+  return mode = *other, *other = before, 0;
+}
+
 static int allocate(char** made, size_t bytes, size_t* count, void* list) {
   int code = 2;
   LOCKED(for (size_t k = 0; k < sizeof blocks / sizeof *blocks; ++k) {
@@ -179,6 +204,7 @@ static int release(char* at, size_t* count, void* list) {
 }
 int cuMemAlloc_v2(unsigned long long* at, size_t bytes) {
   char* made = NULL;
+  if (captured && mode != 2) return 900;
   if (bytes > allowed || taken > allowed - bytes) return 2;
   const int code = allocate(&made, bytes, &taken, blocks);
   return *at = (unsigned long long)(size_t)made, code;

@@ -13,8 +13,12 @@
 extern "C" {
 void stub_allow(size_t bytes);
 size_t stub_taken(void);
+int stub_launches(void);
+void stub_capture(int on);
+int stub_children(void);
 int cuMemAlloc_v2(unsigned long long* at, size_t bytes);
 int cuMemFree_v2(unsigned long long at);
+int cuStreamCreate(void** made);
 }
 
 namespace {
@@ -93,6 +97,37 @@ TEST_F(Stub, TheMemoryLimitCountsAllContexts) {
   first.reset();
   Context instead(*made);  // there is room again
   instead.run();
+}
+
+TEST_F(Stub, ARunOnACapturedStreamIsAPartOfItsGraph) {
+  void* stream = nullptr;
+  ASSERT_EQ(cuStreamCreate(&stream), 0);
+  unsigned long long x = 0, y = 0;
+  ASSERT_EQ(cuMemAlloc_v2(&x, kMegabyte), 0);
+  ASSERT_EQ(cuMemAlloc_v2(&y, kMegabyte), 0);
+  const size_t before = stub_taken();
+  {
+    MODEL(made);
+    Context context(*made);
+    context.bind_input("x", {reinterpret_cast<std::byte*>(x), kMegabyte});
+    context.bind_output("y", {reinterpret_cast<std::byte*>(y), kMegabyte});
+    context.run_on(stream);
+    const size_t with_one = stub_taken();
+    const int launches = stub_launches();
+    stub_capture(1);
+    for (int again = 1; again < 3; ++again) {
+      context.run_on(stream);
+      EXPECT_EQ(stub_children(), again);
+    }
+    stub_capture(0);
+    EXPECT_EQ(stub_launches(), launches) << "a run was launched instead";
+    EXPECT_GT(stub_taken(), with_one) << "graphs and runs share memory";
+    context.run_on(stream);
+    context.wait();
+    EXPECT_EQ(stub_launches(), launches + 1);
+  }
+  EXPECT_EQ(stub_taken(), before) << "memory of captured runs is the model's";
+  cuMemFree_v2(x), cuMemFree_v2(y);
 }
 
 // Kernels do nothing here: what arrives in an output is what was copied there.
