@@ -214,7 +214,7 @@ def table(results, versions, times):
              "*whole*: every graph is a program of Obelisk from its first operation to its last. *in parts*: some are. *refused*: none is, all runs",
              "eagerly, and the reason stands there. *failed*: no answer, for the reason named. Errors are beside eager PyTorch, relative to the largest",
              "number of the output; above 1e-4 they are beside PyTorch in f64, with eager's own in brackets."
-             + (" *first* is the first call, of which most is PyTorch's exporter." if times else ""), "", summary(results, times) + "."]
+             + (" *first* is the first call: PyTorch's exporter, the compiler, the comparison with eager; several models were compiled at once." if times else ""), "", summary(results, times) + "."]
     missing = [name for name in MODELS if name not in results]
     if missing:
         lines += ["", f"No result yet: {', '.join(missing)}."]

@@ -155,7 +155,8 @@ Result<Choice> choose(std::vector<Attempt>& attempts, const Options& options,
   constexpr double kNear = 2;  // what lanes in place of waves gain at most, as far as was measured
   std::vector<std::shared_ptr<const runtime::Program>> programs;
   for (const Attempt& attempt : attempts) programs.push_back(attempt.made.program);
-  TRY(std::vector<Candidate> candidates, load_candidates(programs, load));
+  TRY(std::vector<Candidate> candidates,
+      load_candidates(programs, [&](const auto& program) { return runtime::load(program, load); }));
   TRY(Choice choice, choose_granularity(std::move(candidates), inputs));
   if (!options.orders_kernels()) return choice;
   const double least = choice.candidates[choice.chosen].us;

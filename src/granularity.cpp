@@ -96,27 +96,29 @@ Result<Choice> choose_granularity(std::vector<Candidate> candidates,
 }
 
 Result<std::vector<Candidate>> load_candidates(
-    const std::vector<std::shared_ptr<const runtime::Program>>& programs,
-    const runtime::LoadOptions& options) {
+    const std::vector<std::shared_ptr<const runtime::Program>>& programs, const Load& load) {
   std::vector<Candidate> candidates;
-  std::optional<Error>
-      too_large;  // beyond the memory limit: one granularity may be where another is not
+  std::optional<Error> failed;  // of one granularity: another may be well
   bool any = false;
   for (const auto& program : programs) {
     Candidate candidate{.granularity = program->granularity};
-    auto loaded = runtime::load(program, options);
+    auto loaded = load(program);
     if (loaded.ok()) {
       candidate.executable = std::move(*loaded), any = true;
-    } else if (loaded.error().code == Code::kUnsupported || loaded.error().code == Code::kMemory) {
-      if (!program->customs.empty()) return loaded.error();  // so it is for all
-      if (loaded.error().code == Code::kMemory && !too_large) too_large = loaded.error();
-      candidate.refused = loaded.error().text();
     } else {
-      return loaded.error();
+      const Error& error = loaded.error();
+      const bool of_it_alone = error.code == Code::kUnsupported || error.code == Code::kMemory ||
+                               error.code == Code::kBuild;
+      if (!of_it_alone || !program->customs.empty()) return error;
+      if (error.code == Code::kBuild)
+        LOG(kWarning, "compile", "{} is left out: {}", to_string(program->granularity),
+            error.text());
+      if (error.code != Code::kUnsupported && !failed) failed = error;
+      candidate.refused = error.text();
     }
     candidates.push_back(std::move(candidate));
   }
-  if (!any && too_large) return *too_large;
+  if (!any && failed) return *failed;
   return candidates;
 }
 

@@ -49,11 +49,14 @@ double predicted_us(const runtime::Program& program);
 Result<Choice> choose_granularity(std::vector<Candidate> candidates,
                                   const std::function<std::vector<Tensor>()>& inputs);
 
+using Load = std::function<Result<std::shared_ptr<const runtime::Executable>>(
+    const std::shared_ptr<const runtime::Program>&)>;
+
 /// Loads programs of one network, each of another granularity: the candidates, in their order. One
-/// that the GPU or a limit does not allow is refused. Errors: kMemory where the limit allows none,
-/// and those of loading.
+/// that the GPU or a limit does not allow is refused, and so is one whose code cannot be built,
+/// with a warning in the log. Errors: kMemory or kBuild where none is left, and other ones of
+/// loading.
 Result<std::vector<Candidate>> load_candidates(
-    const std::vector<std::shared_ptr<const runtime::Program>>& programs,
-    const runtime::LoadOptions& options);
+    const std::vector<std::shared_ptr<const runtime::Program>>& programs, const Load& load);
 
 }  // namespace obelisk::compiler

@@ -51,6 +51,51 @@ TEST(Granularity, OneThatIsRefusedIsLeftOutAndItsReasonTold) {
   EXPECT_NE(choice->text().find("mono (" + why + ")"), std::string::npos) << choice->text();
 }
 
+/// Programs of all granularities, of which `load` says how they are loaded.
+Result<std::vector<Candidate>> candidates(const std::function<Status(Granularity)>& load) {
+  std::vector<std::shared_ptr<const runtime::Program>> programs;
+  for (const auto granularity : {Granularity::kMono, Granularity::kStitch, Granularity::kOp}) {
+    auto program = std::make_shared<runtime::Program>();
+    program->granularity = granularity;
+    programs.push_back(std::move(program));
+  }
+  return load_candidates(
+      programs, [&](const auto& program) -> Result<std::shared_ptr<const runtime::Executable>> {
+        TRY_STATUS(load(program->granularity));
+        return std::shared_ptr<const runtime::Executable>(
+            std::make_shared<Loaded>(program->granularity, 2));
+      });
+}
+
+TEST(Granularity, OneWhoseCodeCannotBeBuiltIsLeftOut) {
+  const auto made = candidates([](Granularity granularity) -> Status {
+    if (granularity == Granularity::kMono)
+      return Error{Code::kBuild, "test", "a kernel spills registers"};
+    return ok_status();
+  });
+  ASSERT_TRUE(made.ok()) << made.error().text();
+  const auto choice = choose(*made);
+  ASSERT_TRUE(choice.ok()) << choice.error().text();
+  EXPECT_EQ(choice->candidates[choice->chosen].granularity, Granularity::kStitch);
+  EXPECT_NE(choice->text().find("a kernel spills registers"), std::string::npos) << choice->text();
+}
+
+TEST(Granularity, WhereNoneCanBeBuiltTheFirstErrorIsTold) {
+  const auto made = candidates([](Granularity granularity) -> Status {
+    return Error{granularity == Granularity::kStitch ? Code::kUnsupported : Code::kBuild, "test",
+                 "this is " + std::string(to_string(granularity))};
+  });
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, Code::kBuild);
+  EXPECT_EQ(made.error().message, "this is mono");
+  const auto device = candidates([](Granularity granularity) -> Status {
+    if (granularity == Granularity::kOp) return Error{Code::kDevice, "test", "the GPU is gone"};
+    return ok_status();
+  });
+  ASSERT_FALSE(device.ok()) << "what is wrong with the GPU is not of one granularity alone";
+  EXPECT_EQ(device.error().code, Code::kDevice);
+}
+
 TEST(Granularity, TheQuickestByThePredictionIsTaken) {
   const auto choice = choose({loaded(Granularity::kMono, 9), loaded(Granularity::kStitch, 2),
                               loaded(Granularity::kOp, 3)});

@@ -206,8 +206,11 @@ struct Form {
     tables.groups = dataflow ? 16 : 24;  // a page each; more than are requested before the wait
     wrong = g.make(8, 0);
     void* memory = nullptr;
-    EXPECT_EQ(g.d->MemHostAlloc(&memory, sizeof(ObkWatch), kHostMapped), 0);
-    watch = static_cast<ObkWatch*>(memset(memory, 0, sizeof(ObkWatch)));
+    // Behind it two words for each SM, as in a context: where the SM is, and where it was when the
+    // clock ran out.
+    const size_t bytes = sizeof(ObkWatch) + 2 * static_cast<size_t>(sms) * sizeof(uint32_t);
+    EXPECT_EQ(g.d->MemHostAlloc(&memory, bytes, kHostMapped), 0);
+    watch = static_cast<ObkWatch*>(memset(memory, 0, bytes));
     dataflow ? fill_dataflow(tables) : fill_barriers(tables, idle);
     const auto upload = [&](const auto& from) {
       const auto bytes = from.size() * sizeof(from[0]);

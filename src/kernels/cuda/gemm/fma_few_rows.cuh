@@ -7,7 +7,7 @@
  * weights in registers, A in shared memory, and leaves a partial sum. Blocks' partial sums are
  * added in order: the order, and the bits, of fma.cuh. A round is 64 such pieces, of so many blocks
  * of all the tile's columns; the weights of the next round are requested as registers become free,
- * so that they are on their way while sums are joined and A comes.
+ * so that they are on their way while sums are joined and A comes (in one kernel half of them).
  *
  * The function is called, and takes any k and up to 64 columns: layers with as many rows share it.
  */
@@ -44,6 +44,14 @@ struct FewRowsWeights {
   }
 };
 
+/* Whether both halves of a block are under way. In one kernel the function shares the registers
+ * with what calls it, and 128 for weights would spill. */
+#ifdef OBK_MONO
+static constexpr bool kFewRowsAhead = false;
+#else
+static constexpr bool kFewRowsAhead = true;
+#endif
+
 /* kRows: 1, 2, 4 or 8; of g.m, the others are zero. */
 template <int kRows>
 static __device__ __noinline__ void fma_few_rows() {
@@ -65,9 +73,9 @@ static __device__ __noinline__ void fma_few_rows() {
   auto from = [&](int round) {
     return weights + (int64_t)(round * shape.blocks + mine) * (kFmaDepth * 64);
   };
-  FewRowsWeights low, high;
+  FewRowsWeights low, high; /* a function of one kernel has registers for one of them */
   low.request(from(0), left(0));
-  high.request(from(0) + kDepth * 64, left(0) - kDepth);
+  if (kFewRowsAhead) high.request(from(0) + kDepth * 64, left(0) - kDepth);
 
   const bool a_is_shared = __isShared(g.a);
   const int rows = (int)g.m;
@@ -116,9 +124,15 @@ static __device__ __noinline__ void fma_few_rows() {
         }
     };
     if (busy) multiply(low, a_mine);
-    low.request(from(round + 1), left(round + 1));
-    if (busy) multiply(high, a_mine + kDepth * 4);
-    high.request(from(round + 1) + kDepth * 64, left(round + 1) - kDepth);
+    if constexpr (kFewRowsAhead) {
+      low.request(from(round + 1), left(round + 1));
+      if (busy) multiply(high, a_mine + kDepth * 4);
+      high.request(from(round + 1) + kDepth * 64, left(round + 1) - kDepth);
+    } else {
+      low.request(from(round) + kDepth * 64, left(round) - kDepth);
+      if (busy) multiply(low, a_mine + kDepth * 4);
+      low.request(from(round + 1), left(round + 1));
+    }
     if (busy) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
