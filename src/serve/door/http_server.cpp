@@ -25,6 +25,11 @@ using tcp = asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr size_t kMostHeader = 32 << 10, kPiece = 64 << 10;
+/// How much of a long body one call of the system moves, where the socket takes or has so much. By
+/// itself asio asks for 64 KiB, and each such piece wakes the other side.
+constexpr auto kAtOnce = [](const error_code& failed, size_t) -> size_t {
+  return failed ? 0 : size_t{4} << 20;
+};
 
 class SessionBase {
  public:
@@ -266,7 +271,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     memcpy(received.body.data(), buffer_.data().data(), there);
     buffer_.consume(there);
     if (there == size) return body_there();
-    asio::async_read(stream_, asio::buffer(received.body.data() + there, size - there),
+    asio::async_read(stream_, asio::buffer(received.body.data() + there, size - there), kAtOnce,
                      [self = this->shared_from_this()](error_code failed, size_t) {
                        if (!failed && self->state_ == State::kBody) self->body_there();
                      });
@@ -376,7 +381,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
         buffers.push_back(asio::buffer(bytes.data(), bytes.size()));
     }
     asio::async_write(
-        stream_, std::move(buffers),
+        stream_, std::move(buffers), kAtOnce,
         [self = this->shared_from_this()](error_code failed, size_t) { self->written(failed); });
   }
   void written(error_code failed) {
