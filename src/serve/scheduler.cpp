@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "base/check.h"
@@ -274,7 +275,7 @@ class Deciding {
   /// Smaller comes first.
   struct Rank {
     int standing, priority, bin;
-    Time shorter;
+    int shorter;  // bins of powers of two, too: times that were measured alike are alike
     int clash;
     Time due;
     auto operator<=>(const Rank&) const = default;
@@ -291,7 +292,8 @@ class Deciding {
     int clash = 0;
     for (const Running& run : window_.running())
       if (run.machine == machine) clash += model(run.model).bound == model_of(f).bound ? 1 : -1;
-    return {standing, flow.priority, bin, -quick, clash > 0 ? 1 : 0, due(f)};
+    const int shorter = -static_cast<int>(std::bit_width(static_cast<uint64_t>(quick.count())));
+    return {standing, flow.priority, bin, shorter, clash > 0 ? 1 : 0, due(f)};
   }
 
   /// Slot-nanoseconds that a tenant may be ahead of another.
@@ -338,6 +340,18 @@ class Deciding {
 
   // ---- vliw: programs beside those that have the slots, or within them ----
 
+  /// Whether more wait than the head of a flow whose deadlines are before this one's: a run that
+  /// gave way to it would end later for them all, and only heads are looked at.
+  bool passes_a_queue(size_t f) const {
+    return std::ranges::any_of(active_, [&](size_t other) {
+      if (!window_.flows()[other].bounded) return false;
+      const auto& waiting = window_.flows()[other].waiting;
+      const auto head = flows_[other].next;
+      return head != waiting.end() && head->due < due(f) && std::next(head) != waiting.end() &&
+             std::next(head)->due < due(f);
+    });
+  }
+
   /// What is too late for slots that become free starts at once within a program that has some and
   /// gives way, or else beside them all, where it is in time so and makes nobody late. Most urgent
   /// first; those that can wait keep the slots that they wait for. Whether any started.
@@ -379,7 +393,7 @@ class Deciding {
     }
     bool any = false;
     for (const size_t f : urgent) {
-      const std::optional<Within> way = cut ? way_within(f) : std::nullopt;
+      const std::optional<Within> way = cut && !passes_a_queue(f) ? way_within(f) : std::nullopt;
       if (const auto later = slots_later(f);
           later && !better_beside(f, *later) && (!way || now_ < way->last)) {
         if (way) wake(way->last);
@@ -1026,6 +1040,31 @@ Time earliest_end(const Window& window, const ModelTimes& model, Time now, const
   return best;
 }
 
+/// When a request could end that waits for others: these take so much time of slots, and leave it
+/// as wide a program as all of them have.
+Time end_behind(const Window& window, const ModelTimes& model, Time now, const Policy& policy,
+                int rows, double ahead) {
+  const Time delay(static_cast<int64_t>(ahead / window.slots() / window.machines()));
+  const Time end = earliest_end(window, model, now, policy, rows) + delay + model.away;
+  if (ahead == 0 || policy.kind != PolicyKind::kVliw || !policy.narrow) return end;
+  Time free = kNever;
+  for (int machine = 0; machine < window.machines(); ++machine)
+    if (window.left(machine) > 0) free = now;
+  for (const Running& run : window.running())
+    free = std::min(free, std::max(run.started + scaled(run.predicted, policy.margin), now));
+  const int part = window.slots() * window.machines() / (window.waiting() + 1);
+  const VariantTime* chosen = nullptr;
+  for (const VariantTime& variant : model.variants) {
+    if (!holds(model, variant, rows) || variant.batch != smallest(model, rows)) continue;
+    const bool fits = variant.width <= part, fitted = chosen && chosen->width <= part;
+    if (!chosen || (fits ? !fitted || variant.width > chosen->width
+                         : !fitted && variant.width < chosen->width))
+      chosen = &variant;
+  }
+  if (!chosen || free == kNever) return end;
+  return std::max(end, free + delay + model.away + usual(*chosen) * passes(*chosen, rows));
+}
+
 /// Whether a request is in time beside what has the slots, if it starts at once.
 bool overlaps_in_time(const Window& window, const ModelTimes& model, Time now, const Policy& policy,
                       const Job& job) {
@@ -1097,6 +1136,51 @@ bool within_in_time(const Window& window, const Times& times, Time now, const Po
   return false;
 }
 
+/// Whether a request makes late who was admitted before and is due after it: those go behind it.
+/// `ahead`: slot-nanoseconds of what goes before it.
+bool makes_others_late(const Window& window, const Times& times, Time now, const Policy& policy,
+                       const Job& job, double ahead) {
+  constexpr size_t kLooked = 64;
+  struct Behind {
+    Time due;
+    int model;
+    double cost;
+  };
+  std::vector<Behind> behind;
+  for (const Flow& flow : window.flows()) {
+    if (!flow.bounded || flow.priority > job.priority || flow.waiting.empty() ||
+        flow.waiting.rbegin()->due <= job.deadline)
+      continue;
+    const double cost = cost_of_row(times.models[static_cast<size_t>(flow.model)], policy,
+                                    window.waiting_of(flow.model), window.slots());
+    auto at = flow.waiting.upper_bound({job.deadline, Job{.key = ~uint64_t{0}}});
+    for (size_t k = 0; k < kLooked && at != flow.waiting.end(); ++k, ++at)
+      behind.push_back({at->due, flow.model, cost});
+  }
+  if (behind.empty()) return false;
+  std::ranges::sort(behind, {}, &Behind::due);
+  behind.resize(std::min(behind.size(), kLooked));
+  const double slots = window.slots() * window.machines();
+  const double own = cost_of_row(times.models[static_cast<size_t>(job.model)], policy,
+                                 window.waiting_of(job.model) + 1, window.slots());
+  std::map<int, std::pair<Time, Time>>
+      of_model;  // the end behind nearly nothing; how long it takes
+  for (const Behind& each : behind) {
+    const ModelTimes& model = times.models[static_cast<size_t>(each.model)];
+    const auto [about, fresh] = of_model.try_emplace(each.model);
+    if (fresh) about->second = {end_behind(window, model, now, policy, 1, 1), quickest(model, 1)};
+    const auto& [first, takes] = about->second;
+    const auto is_late = [&, first = first, takes = takes](double before) {
+      const Time end = first + Time(static_cast<int64_t>(before / slots));
+      const Time waits = std::max(end - now - takes, Time(0));
+      return end + scaled(waits, window.caution(each.model) - 1) > each.due;
+    };
+    if (is_late(ahead + own) && !is_late(ahead)) return true;
+    ahead += each.cost;
+  }
+  return false;
+}
+
 }  // namespace
 
 Admission admit(const Window& window, const Times& times, Time now, const Policy& policy,
@@ -1116,8 +1200,10 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
     ahead += waiting * cost_of_row(times.models[static_cast<size_t>(flow.model)], policy,
                                    window.waiting_of(flow.model), window.slots());
   }
-  const Time delay(static_cast<int64_t>(ahead / window.slots() / window.machines()));
-  const Time end = earliest_end(window, model, now, policy, job.rows) + delay + model.away;
+  const Time end = end_behind(window, model, now, policy, job.rows, ahead);
+  const bool by_deadline = policy.kind == PolicyKind::kEdf || policy.kind == PolicyKind::kVliw;
+  if (!full && by_deadline && makes_others_late(window, times, now, policy, job, ahead))
+    return {false, Why::kLoad, std::max(end - job.deadline, Time(1'000'000))};
   if (!full && ahead == 0 && overlaps_in_time(window, model, now, policy, job)) return {};
   if (!full && within_in_time(window, times, now, policy, job)) return {};
   if (full) return {false, Why::kQueueFull, std::max(end - now, Time(1'000'000))};

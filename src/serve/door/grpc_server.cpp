@@ -211,8 +211,12 @@ class Caller {
       apply_transport_deadline(
           *call, std::max(std::chrono::nanoseconds(deadline_ - std::chrono::system_clock::now()),
                           std::chrono::nanoseconds(1)));
-    return service_.infer(
-        call, [call, done = std::move(done)](Answer answer) { done(call, &answer, nullptr); });
+    return service_.infer(call, [this, call, done = std::move(done)](Answer answer) {
+      DeliveryTime& delivery = service_.delivery;  // this may be gone behind `done`
+      const auto ended = Clock::now();
+      done(call, &answer, nullptr);
+      delivery.note(Clock::now() - ended);
+    });
   }
 
  private:

@@ -423,9 +423,10 @@ class Routes {
     const std::string format = report ? *report : "";
     const RequestKey key = service_.infer(call, [this, exchange, call, format](Answer answer) {
       const bool is_long = bytes_as_numbers(*call, answer) > kLongJson;
-      auto make = [this, call, format, answer = std::move(answer)] {
+      auto make = [this, call, format, answer = std::move(answer), ended = Clock::now()] {
         HttpReply reply = infer_reply(*call, answer, service_.memory);
         add_load(reply, format);
+        service_.delivery.note(Clock::now() - ended);
         return reply;
       };
       if (!is_long) return exchange->reply_from(std::move(make));

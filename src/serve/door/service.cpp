@@ -158,6 +158,7 @@ RequestKey Service::infer(const std::shared_ptr<Call>& call, std::function<void(
   mine = Request();
   mine.model = sent.model, mine.id = sent.id, mine.tenant = sent.tenant, mine.trace = sent.trace;
   mine.arrival = sent.arrival, mine.deadline = sent.deadline;
+  if (sent.deadline) sent.deadline = delivery.before(*sent.deadline);
   if (!sent.trace) sent.trace = ledger.sample(sent.model);
   return engine.submit(std::move(sent), [this, call, done = std::move(done)](Answer answer) {
     const Request& request = call->request;

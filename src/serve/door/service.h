@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "serve/door/delivery.h"
 #include "serve/door/infer.h"
 #include "serve/door/ledger.h"
 #include "serve/door/log.h"
@@ -54,6 +55,7 @@ class Service {
   const std::shared_ptr<BodyMemory> bodies;
   Tenants tenants;
   Ledger ledger;
+  DeliveryTime delivery;  // that transports note, and deadlines handed to the engine are less
   Log& log;
   /// What takes milliseconds (long JSON) runs here and holds up no connection.
   Lanes aside{1};
