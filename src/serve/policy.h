@@ -36,7 +36,7 @@ struct Policy {
   bool admit_by_load = true;  // refuse at the door what the work ahead of it makes late
   /// Of what is admitted with a deadline so many are to be in time: where fewer are, admission
   /// expects longer waits (Window::caution). 0: it always believes the prediction.
-  double promise = 0.99;
+  double promise = 0.995;
   int streams = 8;  // programs at once of `streams`
 
   // ---- vliw: each part has its switch ----
