@@ -282,6 +282,16 @@ def test_tenants_have_classes_and_quotas(tmp_path, start):
     assert server.stop() == 0
 
 
+def test_metrics_of_a_tenant_whose_name_is_no_text(tmp_path, start):
+    save_mlp(tmp_path / "models" / "mlp")
+    server = start(tmp_path / "models", "--no-verify")
+    for name in (b"\xed\xa0\x80", b'a\xff"b', "\u00e9".encode()):
+        assert server.ask("POST", INFER, MLP, {"x-tenant": name})[0] == 200
+    for tenant in ("\ufffd\ufffd\ufffd", 'a\ufffd\\"b', "\u00e9"):
+        assert server.metric(f'obelisk_tenant_requests{{tenant="{tenant}",model="mlp",outcome="ok"}}') == 1
+    assert server.stop() == 0
+
+
 @pytest.mark.parametrize("toml, words", [("[a]\nrate = -1", ["tenants.toml:2", "rate"]), ("a = 3", ["tenants.toml:1", "'a'"]), ("[a]\nspeed = 1", ["speed", "rate"]), ("[a", ["not TOML"]), ("[a]\npriority = 0.5", ["priority"])])
 def test_bad_tenants(tmp_path, environment, toml, words):
     save_mlp(tmp_path / "models" / "mlp")

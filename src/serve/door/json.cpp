@@ -3,9 +3,7 @@
 #include <cmath>
 
 namespace obelisk::serve::door {
-namespace {
 
-/// Bytes of the character that begins there, 0 where none does.
 size_t character(std::string_view text) {
   const auto at = [&](size_t k) {
     return static_cast<unsigned char>(k < text.size() ? text[k] : 0);
@@ -26,8 +24,6 @@ size_t character(std::string_view text) {
   }
   return 0;
 }
-
-}  // namespace
 
 void write_string(std::string& out, std::string_view text) {
   out += '"';

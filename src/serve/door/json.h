@@ -13,6 +13,9 @@
 
 namespace obelisk::serve::door {
 
+/// Bytes of the UTF-8 character that a text begins with, 0 where it begins with none.
+size_t character(std::string_view text);
+
 /// As a string of JSON, quotes included. Bytes that are no UTF-8 become U+FFFD.
 void write_string(std::string& out, std::string_view text);
 

@@ -1,20 +1,28 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
+#include "serve/door/json.h"
 #include "serve/door/routes.h"
 
 namespace obelisk::serve::door {
 namespace {
 
+/// As the value of a label; bytes that are no UTF-8, in a client's name of a tenant, become U+FFFD.
 std::string label(std::string_view value) {
   std::string out;
-  for (char c : value) {
+  while (!value.empty()) {
+    const char c = value[0];
+    const size_t length = character(value);
     if (c == '\\' || c == '"') out += '\\';
     if (c == '\n')
       out += "\\n";
+    else if (length > 0)
+      out.append(value.substr(0, length));
     else
-      out += c;
+      out += "\xef\xbf\xbd";
+    value.remove_prefix(std::max<size_t>(length, 1));
   }
   return out;
 }
