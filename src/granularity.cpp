@@ -99,6 +99,7 @@ Result<std::vector<Candidate>> load_candidates(
     const std::vector<std::shared_ptr<const runtime::Program>>& programs, const Load& load) {
   std::vector<Candidate> candidates;
   std::optional<Error> failed;  // of one granularity: another may be well
+  std::string unbuilt;
   bool any = false;
   for (const auto& program : programs) {
     Candidate candidate{.granularity = program->granularity};
@@ -111,14 +112,15 @@ Result<std::vector<Candidate>> load_candidates(
                                error.code == Code::kBuild;
       if (!of_it_alone || !program->customs.empty()) return error;
       if (error.code == Code::kBuild)
-        LOG(kWarning, "compile", "{} is left out: {}", to_string(program->granularity),
-            error.text());
+        unbuilt +=
+            fmt::format("{} is left out: {}\n", to_string(program->granularity), error.text());
       if (error.code != Code::kUnsupported && !failed) failed = error;
       candidate.refused = error.text();
     }
     candidates.push_back(std::move(candidate));
   }
   if (!any && failed) return *failed;
+  if (!unbuilt.empty()) LOG(kWarning, "compile", "{}", unbuilt.substr(0, unbuilt.size() - 1));
   return candidates;
 }
 

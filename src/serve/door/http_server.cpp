@@ -25,8 +25,8 @@ using tcp = asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr size_t kMostHeader = 32 << 10, kPiece = 64 << 10;
-/// How much of a long body one call of the system moves, where the socket takes or has so much. By
-/// itself asio asks for 64 KiB, and each such piece wakes the other side.
+/// Bytes that one system call reads or writes of a long body, at most. Asio's default is 64 KiB,
+/// and each call wakes the other side.
 constexpr auto kAtOnce = [](const error_code& failed, size_t) -> size_t {
   return failed ? 0 : size_t{4} << 20;
 };
