@@ -94,7 +94,8 @@ Status lower(const machine::Machine& machine, const Options& options, Lowered& m
       [&] {
         made.tasks = schedule::build(made.graph, made.plan, machine, strategy);
         return options.orders_kernels() && strategy.granularity != Granularity::kMono
-                   ? schedule::place_by_order(made.graph, made.plan, machine, made.tasks)
+                   ? schedule::place_by_order(made.graph, made.plan, machine, made.tasks,
+                                              options.disabled.count("dispatch_memory") == 0)
                    : ok_status();
       },
       [&] {

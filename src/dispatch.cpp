@@ -46,6 +46,13 @@ std::vector<schedule::Kernel> kernels_of(const Loaded& in_waves, const machine::
   return kernels;
 }
 
+schedule::DispatchRules rules_of(const Options& options) {
+  const auto has = [&](const char* rule) { return options.disabled.count(rule) == 0; };
+  return {.classes = has("dispatch_classes"),
+          .demand = has("dispatch_demand"),
+          .priorities = has("dispatch_priorities")};
+}
+
 /// The same program and machine code, its kernels dispatched like that.
 Result<std::shared_ptr<const runtime::Executable>> dispatched(const Loaded& in_waves,
                                                               const schedule::Dispatch& dispatch,
@@ -274,7 +281,7 @@ Result<Dispatching> dispatch_kernels(const Options& options, const machine::Mach
   std::vector<int> waves;
   for (const schedule::Work& work : made.tasks.works) waves.push_back(work.wave);
   schedule::DispatchOptions how = options.dispatch;
-  how.sms = executable->program().sms;
+  how.sms = executable->program().sms, how.rules = rules_of(options);
   how.node_nanos = machine.costs.graph_node, how.edge_nanos = machine.costs.graph_edge;
   const runtime::DeviceReport* device = executable->device();
   const bool chooses = options.dispatch_from.empty() && how.policy == "auto";

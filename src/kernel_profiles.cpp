@@ -93,9 +93,14 @@ void KernelProfiles::keep(const Hash& key, const runtime::DeviceReport& device,
 
 Hash profile_key(const runtime::Executable& executable, const schedule::DispatchOptions& options) {
   const runtime::DeviceReport& device = *executable.device();
-  return hash_text(fmt::format("{} {} {} {} {} {}", to_string(runtime::fingerprint(executable)),
+  const schedule::DispatchRules& rules = options.rules;
+  std::string left_out;
+  if (!rules.classes) left_out += " classes";
+  if (!rules.demand) left_out += " demand";
+  if (!rules.priorities) left_out += " priorities";
+  return hash_text(fmt::format("{} {} {} {} {} {}{}", to_string(runtime::fingerprint(executable)),
                                device.gpu, device.driver_version, OBELISK_VERSION,
-                               options.launch_order, options.streams));
+                               options.launch_order, options.streams, left_out));
 }
 
 }  // namespace obelisk::compiler

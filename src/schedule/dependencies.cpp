@@ -233,7 +233,7 @@ Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGr
 }
 
 Status place_by_order(const Graph& graph, const stitch::Plan& plan, const machine::Machine& machine,
-                      TaskGraph& tasks) {
+                      TaskGraph& tasks, bool adds_edges) {
   constexpr int64_t kAlign = 64;  // bytes, as elsewhere in the arena
   TRY(Dependencies values, value_dependencies(graph, plan, tasks));
   Dag& dag = values.dag;
@@ -252,7 +252,7 @@ Status place_by_order(const Graph& graph, const stitch::Plan& plan, const machin
                    .users = use.lasts ? everybody : use.users,
                    .writers = use.lasts ? everybody : use.writers});
   const MemoryOrder order =
-      place_in_order(dag, needs, static_cast<int64_t>(tasks.lists.size()), all, kAlign);
+      place_in_order(dag, needs, static_cast<int64_t>(tasks.lists.size()), all, kAlign, adds_edges);
 
   tasks.arena = {order.bytes}, tasks.arena_one_by_one = {order.sequential};
   tasks.waves = order.waves;

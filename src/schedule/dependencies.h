@@ -58,9 +58,10 @@ Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGr
 /// Places the arena anew for works that are kernels of a graph and run as soon as what they follow
 /// has ended (memory_order.h): little more memory than the sequential plan takes, by reuse that
 /// hardly lengthens the longest path. Waves become those of the order with the edges of reuse, and
-/// lists follow them. Errors: kBuild, of value_dependencies.
+/// lists follow them. `adds_edges` false: bytes are reused only where values order the works.
+/// Errors: kBuild, of value_dependencies.
 Status place_by_order(const Graph& graph, const stitch::Plan& plan, const machine::Machine& machine,
-                      TaskGraph& tasks);
+                      TaskGraph& tasks, bool adds_edges = true);
 
 /// Works with their predecessors, of the edges that no longer path makes needless, as text.
 std::string print(const Dependencies& dependencies);

@@ -40,7 +40,7 @@ Result<std::vector<int>> order_of(const std::string& name, const Dag& dag,
                                   const DispatchOptions& options) {
   std::vector<int> order;
   if (name == "opara") {
-    order = order_opara(dag, kernels);
+    order = order_opara(dag, kernels, nullptr, options.rules);
   } else if (name == "critical") {
     std::vector<Kernel> with_nodes = kernels;  // a step along a path costs a node of the graph, too
     for (Kernel& each : with_nodes) each.demand.nanos += options.node_nanos;
@@ -54,6 +54,12 @@ Result<std::vector<int>> order_of(const std::string& name, const Dag& dag,
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return waves[a] < waves[b]; });
   std::erase_if(order, [&](int kernel) { return !kernels[kernel].launches; });
   return order;
+}
+
+const char* opara_reason(const DispatchRules& rules) {
+  if (!rules.demand) return rules.classes ? "; of its class ready first" : "; ready first";
+  return rules.classes ? "; of its class the least demand of those ready"
+                       : "; the least demand of those ready";
 }
 
 /// Edges, priorities and reasons of an order of the kernels that launch something, and of their
@@ -105,14 +111,14 @@ Result<Dispatch> place(const std::string& policy, const std::string& launch_orde
     const int rank = ahead[depth[kernel]]++;
     Dispatched placed{kernel, position++, lanes.lane[kernel], 0, edges.before[kernel], ""};
     const bool ranked = !waves && policy != "sequential";
-    if (ranked) placed.priority = std::min(rank - (options.priorities - 1), 0);
+    if (ranked && options.rules.priorities)
+      placed.priority = std::min(rank - (options.priorities - 1), 0);
     const Kernel& of = kernels[kernel];
     placed.reason = fmt::format("{}-bound ({})", to_string(of.kind), of.why_kind);
     if (made.launch_order == "critical")
       placed.reason += fmt::format("; {:.1f} of {:.1f} us of the longest path are left",
                                    paths.from[kernel] / 1000, paths.critical / 1000);
-    if (made.launch_order == "opara")
-      placed.reason += "; of its class the least demand of those ready";
+    if (made.launch_order == "opara") placed.reason += opara_reason(options.rules);
     if (waves)
       placed.reason += fmt::format("; wave {}", (*waves)[kernel]);
     else if (ranked)

@@ -71,11 +71,19 @@ Lanes allocate_nimble(const Dag& dag, const Reachability& reaches);
 /// One lane for all.
 Lanes allocate_sequential(const Dag& dag);
 
+/// Rules that can be left out, to see what each of them is worth.
+struct DispatchRules {
+  bool classes = true;     // algorithm 2 has a list for each class; else one list
+  bool demand = true;      // of a list the least demand goes first; else what was ready first
+  bool priorities = true;  // nodes of the graph have priorities; else none has
+  bool operator==(const DispatchRules&) const = default;
+};
+
 /// Algorithm 2: of the kernels that are ready, the lists of memory-bound and compute-bound ones in
 /// turns, memory-bound first, where both have some; of the list the kernel that needs least, of
 /// equals the one that was ready first.
 std::vector<int> order_opara(const Dag& dag, const std::vector<Kernel>& kernels,
-                             Steps* steps = nullptr);
+                             Steps* steps = nullptr, const DispatchRules& rules = {});
 /// Of those ready, by the longest remaining path; among those within a tenth of the longest, first
 /// what fits into the free SMs of a machine with `sms` of them on which kernels begin as soon as
 /// they may, then what is of the other class than the kernel before.
@@ -97,6 +105,7 @@ struct DispatchOptions {
   int priorities = 6;             // levels that the machine tells apart
   double node_nanos = 0;          // from a kernel's end to the start of one that follows it
   double edge_nanos = 0;          // of each edge of the graph, beside all else
+  DispatchRules rules;
   bool operator==(const DispatchOptions&) const = default;
 };
 /// Errors: kUsage with the names that exist.

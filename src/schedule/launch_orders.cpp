@@ -9,7 +9,8 @@
 
 namespace obelisk::schedule {
 
-std::vector<int> order_opara(const Dag& dag, const std::vector<Kernel>& kernels, Steps* steps) {
+std::vector<int> order_opara(const Dag& dag, const std::vector<Kernel>& kernels, Steps* steps,
+                             const DispatchRules& rules) {
   struct Ready {
     const Demand* demand;
     int since, kernel;
@@ -18,6 +19,7 @@ std::vector<int> order_opara(const Dag& dag, const std::vector<Kernel>& kernels,
       return !asks_for_less(*demand, *other.demand) && since > other.since;
     }
   };
+  const Demand alike;                   // of all kernels where demand does not count
   std::priority_queue<Ready> lists[2];  // L_mem, L_comp
   std::vector<int> waits = indegrees(dag), order, free;
   Steps counted;
@@ -26,8 +28,8 @@ std::vector<int> order_opara(const Dag& dag, const std::vector<Kernel>& kernels,
     if (!kernels[kernel].launches)
       free.push_back(kernel);
     else
-      lists[kernels[kernel].kind == KernelClass::kMemory ? 0 : 1].push(
-          {&kernels[kernel].demand, since++, kernel});
+      lists[rules.classes && kernels[kernel].kind == KernelClass::kCompute ? 1 : 0].push(
+          {rules.demand ? &kernels[kernel].demand : &alike, since++, kernel});
   };
   const auto launch = [&](int kernel) {
     order.push_back(kernel);

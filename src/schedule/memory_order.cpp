@@ -337,11 +337,11 @@ class Planner {
     from_ = paths_from(dag, order_, nanos_);
   }
 
-  MemoryOrder run() {
+  MemoryOrder run(bool adds_edges) {
     one_by_one();
     by_the_dag_alone();
     const int64_t apart = made_.bytes;
-    if (all_.size() > machine::thresholds::kMostOrdered) return made_;
+    if (!adds_edges || all_.size() > machine::thresholds::kMostOrdered) return made_;
     const Live nothing(all_, used_);
     const int64_t least = peak_of(order_, nothing);
     const auto [unbounded, unbounded_back] = schedules(std::numeric_limits<int64_t>::max());
@@ -454,8 +454,8 @@ class Planner {
 }  // namespace
 
 MemoryOrder place_in_order(const Dag& dag, const std::vector<Need>& needs, int64_t workers,
-                           std::vector<Used>& all, int64_t align) {
-  return Planner(dag, needs, workers, all, align).run();
+                           std::vector<Used>& all, int64_t align, bool adds_edges) {
+  return Planner(dag, needs, workers, all, align).run(adds_edges);
 }
 
 }  // namespace obelisk::schedule

@@ -40,8 +40,9 @@ struct MemoryOrder {
 /// Buffers at multiples of `align`, in no more than thresholds::kMoreMemory of the sequential
 /// plan's bytes. Edges of reuse make no path longer than thresholds::kLongerForMemory of the
 /// longest; where less memory would, more is taken. Where the Dag alone keeps enough buffers apart
-/// no edge is added. What all works use shares its bytes with nobody.
+/// no edge is added. What all works use shares its bytes with nobody. `adds_edges` false: none is
+/// added, whatever memory that takes.
 MemoryOrder place_in_order(const Dag& dag, const std::vector<Need>& needs, int64_t workers,
-                           std::vector<Used>& all, int64_t align);
+                           std::vector<Used>& all, int64_t align, bool adds_edges = true);
 
 }  // namespace obelisk::schedule

@@ -106,6 +106,36 @@ def test_launch_order_and_streams(compiled):
         assert len({kernel["lane"] for kernel in kernels}) == streams
 
 
+def test_parts_of_a_dispatch_can_be_left_out(compiled):
+    whole, _ = compiled("--dispatch", "opara")
+    reasons = {"dispatch_classes": "; the least demand of those ready", "dispatch_demand": "; of its class ready first"}
+    for off, reason in reasons.items():
+        kernels, _ = compiled("--dispatch", "opara", "--disable", off)
+        assert closure(kernels) == closure(whole) and all(reason in kernel["reason"] for kernel in kernels)
+    kernels, _ = compiled("--dispatch", "opara", "--disable", "dispatch_priorities")
+    assert not any(kernel["priority"] for kernel in kernels) and any(kernel["priority"] for kernel in whole)
+    assert [one | {"priority": 0} for one in whole] == kernels
+
+
+def chain_and_branches():
+    """A chain of ten products, and beside it five products that only the end reads: where memory is bounded they wait for each other."""
+    lines = ['graph "chain" {', *(f'  in %{k} "x{k}": f16[64,128]' for k in range(6)), '  in %6 "w": f16[128,128]', "  const %7: i64[1] = [-1]"]
+    lines += [f"  %{k}: f16[64,128] = MatMul(%{k - 1 if k > 8 else 0}, %6)" for k in range(8, 18)]
+    last = 17
+    for branch, k in enumerate(range(18, 33, 3), start=1):
+        lines += [f"  %{k}: f16[64,128] = MatMul(%{branch}, %6)", f"  %{k + 1}: f16[64,1] = ReduceMax(%{k}, %7) {{keepdims = 1}}",
+                  f"  %{k + 2}: f16[64,128] = Add(%{last}, %{k + 1})"]
+        last = k + 2
+    return "\n".join([*lines, f'  out %{last} "z"', "}"])
+
+
+def test_memory_is_bounded_by_edges_that_can_be_left_out(obelisk, tmp_path):
+    (tmp_path / "chain.ir").write_text(chain_and_branches())
+    words = ("compile", "chain.ir", "--target", "sm_90a", "--granularity", "op", "--verify", "off", "--dispatch", "opara", "--check-tables", "--json")
+    arena = [obelisk(*words, *flags, "-o", "a.obk", code=0).json["workspace_bytes"] for flags in ((), ("--disable", "dispatch_memory"))]
+    assert arena[0] < arena[1], arena
+
+
 def test_waves_are_what_they_were(obelisk, model, compiled, tmp_path):
     tables = []
     for flags in ((), ("--dispatch", "waves")):
@@ -236,6 +266,12 @@ def test_auto_measures_where_a_gpu_is_and_keeps_what_it_found(obelisk, gpu, mode
     # Other lanes are another measurement.
     gpu.write_text("")
     assert "measured (us)" in explained(obelisk(*ask, "--streams", "2", code=0)) and launches() > 100
+    # So are other rules.
+    for off in ("dispatch_classes", "dispatch_demand", "dispatch_priorities"):
+        gpu.write_text("")
+        assert "measured (us)" in explained(obelisk(*ask, "--disable", off, code=0)) and launches() > 100
+        gpu.write_text("")
+        assert "measured before (us)" in explained(obelisk(*ask, "--disable", off, code=0)) and launches() == 0
 
 
 def test_a_search_finds_what_takes_less_and_is_kept(obelisk, gpu, model, tmp_path, monkeypatch):  # noqa: F811

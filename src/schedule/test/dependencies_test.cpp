@@ -240,6 +240,11 @@ TEST(Dependencies, BranchesWaitForEachOtherWhereThatSavesMemoryAndCostsNoTime) {
   EXPECT_LE(table.tasks.arena.count, 5 * (32 << 10) + (4 << 10)) << print(*all);
   EXPECT_TRUE(validate(table.graph, table.plan, table.tasks).ok());
   EXPECT_TRUE(shadow_run(table.graph, table.plan, table.tasks).ok());
+  const int64_t with = table.tasks.arena.count;
+  ASSERT_TRUE(place_by_order(table.graph, table.plan, table.machine, table.tasks, false).ok());
+  EXPECT_EQ(said(table, values->dag), "nothing");  // values alone keep them apart
+  EXPECT_GT(table.tasks.arena.count, with);
+  EXPECT_TRUE(shadow_run(table.graph, table.plan, table.tasks).ok());
 }
 
 /// The longest path of kernels, a node of a graph each.

@@ -89,6 +89,32 @@ TEST(Opara, Algorithm2ByHand) {
             (std::vector<int>{2, 1, 3, 0}));
 }
 
+TEST(Opara, EachRuleCanBeLeftOut) {
+  const std::vector<Kernel> kernels = {kernel(M, 4), kernel(C, 8), kernel(M, 2),
+                                       kernel(M, 1), kernel(C, 1), kernel(M, 1)};
+  const Dag dag = dag_of(6, kJoined);
+  const auto order = [&](const DispatchRules& rules) {
+    return order_opara(dag, kernels, nullptr, rules);
+  };
+  // One list: behind 0 the least demand, 3, 2, then 1, which releases 4.
+  EXPECT_EQ(order({.classes = false}), (std::vector<int>{0, 3, 2, 1, 4, 5}));
+  // Two lists in turns, of each what was ready first: compute 1, memory 2, compute 4, memory 3.
+  EXPECT_EQ(order({.demand = false}), (std::vector<int>{0, 1, 2, 4, 3, 5}));
+  EXPECT_EQ(order({.classes = false, .demand = false}), numbers(6));
+  DispatchOptions options{.policy = "opara", .sms = 4};
+  const auto with = dispatch(dag, kernels, waves_of(dag), options);
+  options.rules.priorities = false;
+  const auto without = dispatch(dag, kernels, waves_of(dag), options);
+  ASSERT_TRUE(with.ok() && without.ok());
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    EXPECT_LT(with->kernels[k].priority, 0);
+    EXPECT_EQ(without->kernels[k].priority, 0);
+    EXPECT_EQ(without->kernels[k].kernel, with->kernels[k].kernel);
+  }
+  options.rules = {.demand = false};
+  EXPECT_EQ(dispatch(dag, kernels, waves_of(dag), options)->kernels[2].kernel, 2);
+}
+
 TEST(Opara, KernelsThatLaunchNothingAreFree) {
   // 0 -> 1 (launches nothing) -> 2.  As soon as 0 is launched, 1 is, and 2 has its turn before 3.
   std::vector<Kernel> kernels = {kernel(M, 5), kernel(M, 9), kernel(C, 9), kernel(M, 6)};

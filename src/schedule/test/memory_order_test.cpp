@@ -137,6 +137,9 @@ TEST(MemoryOrder, AnEdgeIsAddedWhereItLengthensNoPath) {
   EXPECT_EQ(order.bytes, 2 * 640);
   EXPECT_EQ(order.critical, 100);
   EXPECT_EQ(order.waves, 3);
+  const MemoryOrder without = place_in_order(Dag(4), needs, 8, all, 64, false);
+  EXPECT_EQ(without.bytes, 4 * 640);
+  EXPECT_EQ(without.waves, 1);
 }
 
 TEST(MemoryOrder, WhatLastsSharesWithNobody) {
