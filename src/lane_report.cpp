@@ -1,6 +1,7 @@
 #include "lane_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 namespace obelisk::compiler {
@@ -87,6 +88,55 @@ std::optional<LaneReport> lane_report(const Dispatching& dispatching, int sms,
   if (const auto order = schedule::topological_order(dag); order.ok())
     report.critical_us = schedule::longest_paths(dag, *order, durations).critical;
   return report;
+}
+
+PriorityReport priority_report(const schedule::Dispatch& dispatch,
+                               const std::vector<std::vector<runtime::TaskTime>>& runs) {
+  std::map<std::vector<int>, std::vector<const schedule::Dispatched*>> together;
+  for (const schedule::Dispatched& each : dispatch.kernels) {
+    std::vector<int> after = each.predecessors;
+    std::sort(after.begin(), after.end());
+    together[std::move(after)].push_back(&each);
+  }
+  PriorityReport report;
+  report.runs = static_cast<int>(runs.size());
+  for (const std::vector<runtime::TaskTime>& times : runs) {
+    std::map<int, double> begins;  // by kernel
+    for (const runtime::TaskTime& time : times) {
+      double& begin = begins.try_emplace(time.work, time.start_us).first->second;
+      begin = std::min(begin, time.start_us);
+    }
+    for (const auto& [after, kernels] : together)
+      for (size_t a = 0; a < kernels.size(); ++a)
+        for (size_t b = 0; b < a; ++b) {
+          // The lower number goes first.
+          const bool in_order = kernels[a]->priority < kernels[b]->priority;
+          const auto first = begins.find(kernels[in_order ? a : b]->kernel);
+          const auto second = begins.find(kernels[in_order ? b : a]->kernel);
+          if (kernels[a]->priority == kernels[b]->priority || first == begins.end() ||
+              second == begins.end())
+            continue;
+          if (first->second == second->second) {
+            ++report.ties;
+            continue;
+          }
+          ++report.pairs;
+          report.obeyed += first->second < second->second;
+        }
+  }
+  return report;
+}
+
+std::string PriorityReport::text() const {
+  if (pairs == 0)
+    return ties == 0 ? "" : fmt::format("priorities: all {} pairs began at the same time\n", ties);
+  const double percent = std::floor(100 * share());
+  return heeded() ? fmt::format("priorities: {:.0f} % of {} pairs began in their order\n", percent,
+                                pairs)
+                  : fmt::format(
+                        "priorities: not enforceable on this driver ({:.0f} % of {} pairs began in "
+                        "their order)\n",
+                        percent, pairs);
 }
 
 }  // namespace obelisk::compiler

@@ -31,4 +31,22 @@ struct LaneReport {
 std::optional<LaneReport> lane_report(const Dispatching& dispatching, int sms,
                                       const std::vector<runtime::TaskTime>& times);
 
+/// Whether a GPU heeds priorities: of each two kernels of different priority that become ready at
+/// once (the graph's edges lead to both from the same kernels, or from none), which began first.
+/// Two with the same stamp show nothing and are left out.
+struct PriorityReport {
+  static constexpr double kHeeded = 0.95;  // of the pairs: fewer are not an order
+  int runs = 0;
+  int64_t pairs = 0;   // in all runs, that began at different times
+  int64_t obeyed = 0;  // of these the one of higher priority began first
+  int64_t ties = 0;    // pairs beside these, with the same stamp
+  double share() const {
+    return pairs == 0 ? 0 : static_cast<double>(obeyed) / static_cast<double>(pairs);
+  }
+  bool heeded() const { return share() >= kHeeded; }
+  std::string text() const;  // a line; empty where there is no pair
+};
+PriorityReport priority_report(const schedule::Dispatch& dispatch,
+                               const std::vector<std::vector<runtime::TaskTime>>& runs);
+
 }  // namespace obelisk::compiler

@@ -313,13 +313,26 @@ def test_profile_has_a_row_for_each_lane(obelisk, gpu, model, tmp_path):  # noqa
         answer = obelisk("profile", model, *words, "--dispatch", policy, code=0).json
         rows = answer["dispatch"]["lanes"]
         assert len(rows) == lanes and sum(row["kernels"] for row in rows) == 9
-        assert set(answer["dispatch"]) == {"lanes", "measured_us", "critical_us", "sm_busy_share", "overlap_us"}
+        told = {"lanes", "measured_us", "critical_us", "sm_busy_share", "overlap_us"}
+        assert set(answer["dispatch"]) == (told if policy == "waves" else told | {"priorities"})
         events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
         named = [event["args"]["name"] for event in events if event["name"] == "thread_name" and event["pid"] == 1]
         assert named == [f"lane {k}" for k in range(lanes)]
         assert sum(event["ph"] == "X" and event["pid"] == 1 for event in events) == sum(row["kernels"] for row in rows)
     alone = obelisk("profile", model, "--target", "cuda", "--granularity", "mono", "--json", code=0).json
     assert "dispatch" not in alone
+
+
+def test_profile_tells_whether_priorities_act(obelisk, gpu, model):  # noqa: F811
+    """Over the stub all kernels begin at once: each pair is a tie in each run."""
+    words = ("profile", model, "--target", "cuda", "--granularity", "op")
+    told = obelisk(*words, "--dispatch", "opara", "--json", code=0).json["dispatch"]["priorities"]
+    ties = told.pop("ties")
+    assert told == {"runs": 20, "pairs": 0, "obeyed": 0, "share": None, "heeded": None}
+    assert ties >= 20 and ties % 20 == 0
+    assert f"priorities: all {ties} pairs began at the same time\n" in obelisk(*words, "--dispatch", "opara", code=0).out
+    for flags in (("--dispatch", "sequential"), ("--dispatch", "waves"), ("--dispatch", "opara", "--disable", "dispatch_priorities")):
+        assert "priorities" not in obelisk(*words, *flags, code=0).out
 
 
 def test_without_a_word_a_graph_is_measured_where_the_gpu_is(obelisk, gpu, model, tmp_path, monkeypatch):  # noqa: F811

@@ -94,6 +94,27 @@ Json lanes_json(const compiler::LaneReport& report) {
           {"overlap_us", report.overlap_us}};
 }
 
+/// Kernels are timed in some more runs.
+Result<compiler::PriorityReport> priorities_of(const schedule::Dispatch& dispatch,
+                                               runtime::Context& context) {
+  constexpr int kRuns = 20;
+  std::vector<std::vector<runtime::TaskTime>> runs;
+  for (int run = 0; run < kRuns; ++run) {
+    TRY(std::vector<runtime::TaskTime> times, context.task_times());
+    runs.push_back(std::move(times));
+  }
+  return compiler::priority_report(dispatch, runs);
+}
+
+Json priorities_json(const compiler::PriorityReport& report) {
+  return {{"runs", report.runs},
+          {"pairs", report.pairs},
+          {"obeyed", report.obeyed},
+          {"ties", report.ties},
+          {"share", report.pairs ? Json(report.share()) : Json(nullptr)},
+          {"heeded", report.pairs ? Json(report.heeded()) : Json(nullptr)}};
+}
+
 /// Tracks of lanes, in a process of their own.
 std::string lane_events(const runtime::Program& program, const compiler::Dispatching& dispatching,
                         const compiler::LaneReport& report) {
@@ -201,6 +222,13 @@ int profile(const Flags& flags) {
   std::optional<compiler::LaneReport> lanes;
   if (dispatching) lanes = compiler::lane_report(*dispatching, program.sms, *times);
   if (lanes) text += lanes_table(*lanes);
+  std::optional<compiler::PriorityReport> priorities;
+  if (lanes && dispatching->dispatch.policy != "waves") {
+    auto told = priorities_of(dispatching->dispatch, *(*runner)->context);
+    if (!told.ok()) return fail(flags, told.error());
+    priorities = *told;
+    text += priorities->text();
+  }
   if (!flags.trace.empty()) {
     const std::string more = lanes ? lane_events(program, *dispatching, *lanes) : "";
     if (Status written = write_file(flags.trace, trace_of(program, *times, more)); !written.ok())
@@ -216,6 +244,7 @@ int profile(const Flags& flags) {
                {"exposed_us_per_phase", exposed},
                {"phases", list}};
   if (lanes) json["dispatch"] = lanes_json(*lanes);
+  if (priorities) json["dispatch"]["priorities"] = priorities_json(*priorities);
   json["granularity"] = to_string(device.granularity), json["trace"] = flags.trace;
   answer(flags, json, text);
   return 0;
