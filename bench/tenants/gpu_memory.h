@@ -8,6 +8,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 /// Memory of the GPU that a server runs on, by the driver's own calls, which a server has begun.
 class GpuMemory {
@@ -39,6 +40,25 @@ class GpuMemory {
       throw std::runtime_error("there is no page-locked memory for an input");
     std::memcpy(at, bytes.data(), bytes.size());
     return {static_cast<const std::byte*>(at), bytes.size()};
+  }
+  /// What lies there, once all work on the GPU is done.
+  std::vector<std::byte> read(std::span<const std::byte> from) {
+    use();
+    std::vector<std::byte> bytes(from.size());
+    if (call<int (*)()>("cuCtxSynchronize")() != 0 ||
+        call<int (*)(void*, unsigned long long, size_t)>("cuMemcpyDtoH_v2")(
+            bytes.data(), reinterpret_cast<unsigned long long>(from.data()), bytes.size()) != 0)
+      throw std::runtime_error("an output cannot be read from the GPU");
+    return bytes;
+  }
+  /// A stream that waits for no other.
+  void* stream() {
+    use();
+    void* made = nullptr;
+    constexpr unsigned kNonBlocking = 1;
+    if (call<int (*)(void**, unsigned)>("cuStreamCreate")(&made, kNonBlocking) != 0)
+      throw std::runtime_error("the GPU gives no stream");
+    return made;
   }
   /// Bytes of the GPU that are taken, by whomever.
   int64_t taken() {
