@@ -8,6 +8,9 @@
     gpu.py peers  [--models A,B] [--ways eager,graph,compile,max-autotune,xla]
     gpu.py auto   [--models A,B]                  what `auto` chose beside each granularity
     gpu.py dispatch [--models A,B] [--dispatches waves,opara] [--orders 20]     orders of a graph's kernels, in turn
+    gpu.py ablation [--models A,B] [--granularity op]     the dispatch opara without each of its parts
+    gpu.py priorities                             whether the GPU begins kernels in the order of their priorities
+    gpu.py profiler [--models A,B]                kernels of `op` by their own time stamps and by ncu
     gpu.py profile [--models A,B] [--granularity mono]    a table per phase
     gpu.py launches [--models A,B] [--granularity mono]   what a run gives the GPU to do, as its profiling library counts
     gpu.py sanitize [--tools racecheck] [--jobs 8]        device blocks under compute-sanitizer
@@ -27,6 +30,7 @@ after a failure and says what failed; the exit status counts failures. Results: 
 import argparse
 import concurrent.futures
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -45,6 +49,7 @@ BIN = next(
     (p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin"
 )
 PARTS = ("tests", "models", "run", "bench", "peers", "auto", "profile", "launches", "sanitize")
+OF_DISPATCH = ("ablation", "priorities", "profiler")
 QUICK = ("eager", "graph", "copy")  # ways of PyTorch that share a process: nothing is compiled
 XLA_JOBS = 3  # sides of XLA at once: one compiles, with all cores, the others load
 TESTS = ("gpu_test", "gpu_blocks_test", "batch_test", "instances_test", "api_test")
@@ -127,8 +132,8 @@ class Session:
     def onnx(self, name):
         return self.work / f"{name}.onnx"
 
-    def obelisk(self, *words, timeout=300):
-        return call([BIN / "obelisk", *words], timeout)
+    def obelisk(self, *words, timeout=300, under=()):
+        return call([*under, BIN / "obelisk", *words], timeout)
 
     # ---- parts ----
     def tests(self):
@@ -542,6 +547,12 @@ class Session:
                 )
         self.result["profile"] = rows
 
+    def of_dispatch(self, part):
+        """A part that stands in gpu_dispatch.py; not part of all."""
+        sys.path.insert(0, str(HERE))
+        import gpu_dispatch
+        getattr(gpu_dispatch, part)(self)
+
     def random(self):
         """Seeds FROM:COUNT, until they are done or --budget seconds are over."""
         first, _, count = self.options.seeds.partition(":")
@@ -571,7 +582,7 @@ class Session:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="+", choices=(*PARTS, "dispatch", "random", "all"))
+    parser.add_argument("parts", nargs="+", choices=(*PARTS, "dispatch", *OF_DISPATCH, "random", "all"))
     parser.add_argument(
         "--models", default="minilm_b1,bert_b1,resnet18_b1,resnet50_b1,vit_b1,deepfm_b1"
     )
@@ -626,6 +637,7 @@ def main():
                 "launches": session.launches,
                 "sanitize": session.sanitize,
                 "random": session.random,
+                **{one: functools.partial(session.of_dispatch, one) for one in OF_DISPATCH},
             }[part]()
         except Exception as error:
             self_error = f"{type(error).__name__}: {error}"

@@ -13,7 +13,7 @@ for tool in cmake ninja g++; do
   command -v $tool >/dev/null || fail "$tool is not here: scripts/build.sh installs what building needs"
 done
 build=${OBELISK_PACK_BUILD:-build-pack}
-programs=(obelisk gpu_test gpu_blocks_test batch_test instances_test random_graphs_gpu api_test libtensors.so tenants goodput requests)
+programs=(obelisk gpu_test gpu_blocks_test batch_test instances_test random_graphs_gpu api_test libtensors.so tenants goodput requests streams)
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DOBELISK_STATIC=ON >/dev/null
 ninja -C "$build" "${programs[@]/#/bin/}" >/dev/null || fail "the build failed: ninja -C $build ${programs[*]/#/bin/}"
 rm -rf "$1/bin" "$1/scripts" "$1/kernels"
@@ -22,7 +22,7 @@ for program in "${programs[@]}"; do
   strip -o "$1/bin/$program" "$build/bin/$program"
 done
 cp scripts/gpu_zoo.py scripts/zoo*.py scripts/obelisk_backend.py "$1/scripts/"
-cp scripts/gpu.py scripts/gpu_tenants.py scripts/gpu_goodput.py scripts/goodput_late.py scripts/gpu_models.py scripts/gpu_sanitize.py scripts/gpu_sides.py scripts/torch_peer.py scripts/jax_peer.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py examples/tensors/tensors.py "$1/scripts/"
+cp scripts/gpu.py scripts/gpu_dispatch.py scripts/gpu_tenants.py scripts/gpu_goodput.py scripts/goodput_late.py scripts/gpu_models.py scripts/gpu_sanitize.py scripts/gpu_sides.py scripts/torch_peer.py scripts/jax_peer.py bench/micro/overlap.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py examples/tensors/tensors.py "$1/scripts/"
 find src/kernels/cuda -name '*.cuh' -exec cp {} "$1/kernels/" \;  # whose lines gpu_sanitize.py's excuses name
 git rev-parse --short HEAD >"$1/VERSION" 2>/dev/null || echo unknown >"$1/VERSION"
 cp LICENSE "$1/"
