@@ -36,7 +36,7 @@ void measure(int count) {
                        {.shared_bytes = static_cast<int64_t>(random() % 5) * 16384,
                         .threads = 256,
                         .registers = 64,
-                        .ctas = 1 + static_cast<int64_t>(random() % 300),
+                        .blocks = 1 + static_cast<int64_t>(random() % 300),
                         .nanos = 1000.0 + static_cast<double>(random() % 20000)},
                        random() % 2 == 0 ? KernelClass::kMemory : KernelClass::kCompute,
                        "",
