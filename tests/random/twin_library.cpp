@@ -185,8 +185,8 @@ std::string beyond_twin(const Program& program) {
 }
 
 std::string run_twin(const Program& program, const TwinLibrary& library,
-                     std::span<const std::vector<Tensor>* const> runs,
-                     std::vector<Tensor>& outputs) {
+                     std::span<const std::vector<Tensor>* const> runs, std::vector<Tensor>& outputs,
+                     std::span<const int> order) {
   constexpr int64_t kRoom = 220 * 1024;
   Tensor arena = Tensor::allocate({DType::u8, {std::max<int64_t>(program.arena.count, 256)}});
   memset(arena.mutable_data(), 0, static_cast<size_t>(arena.bytes()));
@@ -213,10 +213,13 @@ std::string run_twin(const Program& program, const TwinLibrary& library,
       operands.emplace_back();
       for (const Place& place : work.operands) operands.back().push_back(address(place));
     }
-    for (int wave = 0; wave < program.waves; ++wave)
+    const int steps = order.empty() ? program.waves : static_cast<int>(order.size());
+    for (int step = 0; step < steps; ++step)
       for (size_t sm = 0; sm < program.lists.size(); ++sm)
         for (const ObkTask& task : program.lists[sm]) {
-          if (task.wave != static_cast<uint32_t>(wave)) continue;
+          const uint32_t now =
+              order.empty() ? static_cast<uint32_t>(step) : static_cast<uint32_t>(order[step]);
+          if ((order.empty() ? task.wave : task.work) != now) continue;
           const WorkRecord& work = program.works[task.work];
           const auto form = program.bodies[static_cast<size_t>(work.body)].traits.form;
           TwinTask one{&task,

@@ -38,9 +38,9 @@ class TwinLibrary {
 std::string beyond_twin(const runtime::Program& program);
 
 /// One run after another in the same memory, one for each set of inputs; the outputs of the last.
-/// What is wrong, or nothing.
+/// Works run wave by wave, or one after another in `order`. What is wrong, or nothing.
 std::string run_twin(const runtime::Program& program, const TwinLibrary& library,
-                     std::span<const std::vector<Tensor>* const> runs,
-                     std::vector<Tensor>& outputs);
+                     std::span<const std::vector<Tensor>* const> runs, std::vector<Tensor>& outputs,
+                     std::span<const int> order = {});
 
 }  // namespace obelisk::random_graphs
