@@ -237,8 +237,12 @@ class Gpu:
             all_of_them()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.main, capture_error_mode="relaxed"), torch.inference_mode():
-            all_of_them()
+        with torch.cuda.stream(self.main), torch.inference_mode():
+            graph.capture_begin(capture_error_mode="relaxed")  # torch.cuda.graph() would collect garbage each time
+            try:
+                all_of_them()
+            finally:
+                graph.capture_end()
         return graph.replay
 
     def run(self, network):
@@ -321,7 +325,7 @@ class Run:
 
     # ---- what is compiled ----
 
-    def compile(self, name, precision, granularity):
+    def compile(self, name, precision, granularity, dispatch="waves"):
         made = self.work / f"{name}.obk"
         if made.exists():
             return ""
@@ -329,9 +333,19 @@ class Run:
             return "not begun: the budget is over"
         words = [BIN / "obelisk", "compile", self.work / f"{name.removesuffix('.' + granularity)}.onnx", "-o", made, "--target", self.options.target,
                  "--sms", self.sms, "--precision", "keep" if precision == "bf16" else precision, "--verify", "off"]
-        words += ["--granularity", granularity] if not self.on_cpu else []
+        words += ["--granularity", granularity, *(["--dispatch", dispatch] if granularity == "stitch" else [])] if not self.on_cpu else []
         code, _, err = call(words, self.left(), env=self.environment)
         return "" if code == 0 else f"compile: {err or code}"
+
+    def choose_dispatch(self, precision):
+        """The order and lanes of the mixed graph are measured, so now that nothing else uses the GPU."""
+        name = f"mixed{self.options.mixed}.stitch.{precision}.stitch"
+        if self.programs[name]:
+            return
+        (self.work / f"{name}.obk").unlink()
+        if why := self.compile(name, precision, "stitch", "auto"):
+            self.programs[name] = why
+            self.fail(f"{name}, dispatch", why)
 
     def compile_together(self, shape, precision, runs):
         """The code of programs that share launches, into the cache."""
@@ -379,6 +393,8 @@ class Run:
             if why:
                 self.fail(name, why)
             self.programs[name] = why
+        for precision in self.precisions if self.options.mixed and not self.on_cpu else ():
+            self.choose_dispatch(precision)
         say(f"{time.monotonic() - self.begun:6.1f} s  {sum(not why for why in self.programs.values())} of {len(self.programs)} programs are there")
 
     def open(self, name):

@@ -171,7 +171,9 @@ class Run:
             return ""
         words = [BIN / "obelisk", "compile", folder / f"{what}.onnx", "-o", made, "--target", self.options.target,
                  "--sms", sms, "--precision", self.options.precision, "--verify", "off"]
-        words += ["--granularity", NETWORKS[name][1 if sms == self.sms else 2]] if self.options.target != "cpu" else []
+        if self.options.target != "cpu":  # kernels in the order that a server's own programs have them
+            words += ["--granularity", NETWORKS[name][1 if sms == self.sms else 2]]
+            words += ["--dispatch", "waves"] if words[-1] != "mono" else []
         words += ["--shape", f"batch={self.options.tenants}"] if what == BATCH else []
         code, _, err = call(words, self.left())
         return "" if code == 0 else f"compile {what} for {sms} SMs: {err or code}"
