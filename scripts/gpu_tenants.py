@@ -21,6 +21,12 @@ where each request copies them. `summary` in FILE has what is asked of many tena
 how far their medians are apart (5 % at most is wanted), and how much longer an answer of each takes,
 all sharing the GPU, than the batch (1.3 times at most is wanted).
 
+--mixes 10000: in place of that, all --models are served at once by policy vliw, and that many mixes of
+their requests at random are compared bit by bit with answers alone, while a tenant sends NaN, requests
+are cancelled, models come and go, and one that wants more memory than there is is refused
+(bench/tenants/mixes.cpp). Programs are for a quarter of the SMs (--mixes-sms) alone, since with several
+widths the bits depend on who else is there.
+
 Works in the folder that scripts/pack.sh makes, and in a checkout with a build. A part that fails or
 takes more than --timeout seconds is told and left out; what comes after --budget seconds is not
 begun. The exit status counts failures. Rows go to --out after each way.
@@ -51,6 +57,7 @@ NETWORKS = {
     "bert-base": ("bert_b1", "stitch", "stitch"),
     "crnn": ("crnn_b1", "stitch", "mono"),
     "deepfm": ("deepfm_b1", "stitch", "stitch"),
+    "mobilenet": ("mobilenet_b1", "stitch", "stitch"),
 }
 WAYS = ("serial", "streams", "narrow", "shared")
 CLOSE, SLOW_DOWN = 1.05, 1.3  # wanted of the medians of tenants, and over the batch
@@ -136,7 +143,7 @@ class Run:
     def __init__(self, options):
         self.options, self.begun, self.failures = options, time.monotonic(), []
         self.work = pathlib.Path(options.work)
-        self.rows = []
+        self.rows, self.mixed = [], []
         self.sms = options.sms or count_sms()
 
     def left(self, most=None):
@@ -186,7 +193,7 @@ class Run:
         (self.work / name).mkdir(parents=True, exist_ok=True)
         seeds = [str(seed) for seed in range(self.options.seeds)]
         wanted = seeds + [BATCH] * self.options.against_batch
-        widths = sorted({self.width(way) for way in self.options.ways.split(",")})
+        widths = [self.mixes_sms()] if self.options.mixes else sorted({self.width(way) for way in self.options.ways.split(",")})
         with concurrent.futures.ThreadPoolExecutor(len(wanted) * len(widths) + 1) as pool:
             def first(whys):
                 return next((why for why in whys if why), "")
@@ -241,6 +248,42 @@ class Run:
             self.fail(f"{name} {way}", f"answers have other bits than alone: {row['answers_that_differ']} in {row['rounds']} rounds, {row['moved_by_nan']} beside a tenant with NaN")
         say(f"{name:10} {way:8} {sms:4} SMs   round {row['round_us']:8.1f} us   back to back {row['back_to_back_us']:8.1f} us   one alone {row['alone_us']:7.1f} us   one under way each {row['closed']['per_s']:9.0f}/s, slowest median {row['closed']['median_ratio']:.3f} of the quickest, {row['memory']['models_mib']:.0f} MiB")
 
+    def mixes_sms(self):
+        return self.options.mixes_sms or max(1, self.sms // 4)
+
+    def large(self):
+        """A network whose workspace no GPU has room for; on a CPU, none that is limited to 64 MiB."""
+        import onnx
+        from onnx import TensorProto, helper
+        path, rows = self.work / "large.onnx", 4096 if self.options.target == "cpu" else 131072
+        ports = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [rows, 1]), ("y", [1, rows]), ("z", [rows, 1]))}
+        nodes = [helper.make_node("MatMul", ["x", "y"], ["all"]), helper.make_node("MatMul", ["all", "x"], ["z"])]
+        graph = helper.make_graph(nodes, "large", [ports["x"], ports["y"]], [ports["z"]])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+        return path
+
+    def mix(self, names):
+        """Mixes of all of them, with and without launches that are shared."""
+        for shared in (False, True):
+            what = "mixes, launches shared" if shared else "mixes"
+            if self.over():
+                self.fail(what, f"not begun: {self.options.budget:.0f} s are over")
+                continue
+            words = [BIN / "tenants", "mixes", *(f"{name}={self.program(name, '0', self.mixes_sms())}" for name in names),
+                     "--inputs", self.work, "--mixes", self.options.mixes, "--target", self.options.target, "--large", self.large(), "--seed", self.options.seed]
+            words += ["--width", self.mixes_sms(), "--precision", self.options.precision] if self.options.target != "cpu" else ["--workers", self.sms, "--memory-limit", 64]
+            words += ["--instances"] if shared else []
+            code, out, err = call(words, self.left())
+            if not out.strip().startswith("{"):
+                self.fail(what, err or f"exit {code}")
+                continue
+            row = {"shared": shared, **json.loads(out)}
+            self.mixed.append(row)
+            if code != 0:
+                self.fail(what, f"{row['differ']} answers have other bits than alone, {row['wrong']} requests ended as they must not ({row['first_wrong']}), the large model was refused {row['large_refused']} times")
+            say(f"{row['mixes']} {what} of {row['models']} models ({row['mode']}): {row['requests']} requests, {row['answered']} answered, {row['beside_others']} beside others, {row['of_nan']} of NaN, {row['cancelled']} cancelled, {row['late_or_refused']} late or refused, {row['guests']} models came and went, {row['differ']} differ, {row['wrong']} wrong, {row['seconds']:.1f} s; too large: {row['large_reason']}")
+            self.write()
+
     def summary(self):
         """Of each model and way, what is asked of many tenants."""
         out = []
@@ -268,7 +311,7 @@ class Run:
             "precision": self.options.precision,
             "what": "microseconds a round of one answer of each tenant, through the server, host time included: round_us waits for all answers before the next round, back_to_back_us has three requests of each tenant under way; alone_us is one answer while nobody else asks; closed: each tenant has one request under way for some seconds, median_ratio is the slowest tenant's median over the quickest's, answers_ratio the most answers of a tenant over the fewest; memory in MiB",
             "summary_is": f"of closed: close where median_ratio is {CLOSE} at most; gpu_mib_of_tenants is what the GPU has taken more since before they were loaded; slow_down is the slowest tenant's median over batch_us, the median of one answer of the program of as many rows while nobody else asks, and wanted to be {SLOW_DOWN} at most; rate_of_batch is the answers per second over those of the batch",
-            "summary": self.summary(), "rows": self.rows, "failures": self.failures,
+            "summary": self.summary(), "mixes": self.mixed, "rows": self.rows, "failures": self.failures,
         }
         write_record(self.options.out, "gpu_tenants.py", body)
 
@@ -277,6 +320,14 @@ class Run:
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
             made = {name: pool.submit(self.prepare, name) for name in names}
             concurrent.futures.wait(made.values())  # what is timed has the machine to itself
+        if self.options.mixes:
+            for name in names:
+                if why := str(made[name].exception() or made[name].result()):
+                    self.fail(name, why)
+            there = [name for name in names if not (made[name].exception() or made[name].result())]
+            if there:
+                self.mix(there)
+            names = []
         for name in names:
             why = made[name].result() if not made[name].exception() else str(made[name].exception())
             if why:
@@ -307,6 +358,9 @@ def main():
     parser.add_argument("--seeds", type=int, default=2, help="different sets of weights")
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--inputs", choices=("device", "host"), default="device")
+    parser.add_argument("--mixes", type=int, default=0, help="of requests of all models at random, in place of the ways")
+    parser.add_argument("--mixes-sms", type=int, default=0, help="that their programs are made for; 0: a quarter")
+    parser.add_argument("--seed", type=int, default=1, help="of the mixes")
     parser.add_argument("--target", default="cuda", help="or cuda:N, or cpu to try the script out")
     parser.add_argument("--sms", type=int, default=0, help="of the machine; 0: as many as the GPU has")
     parser.add_argument("--seconds", type=float, default=2, help="that each way is timed")

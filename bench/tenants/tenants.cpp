@@ -11,7 +11,7 @@
 // medians of the times to an answer and answers of each tenant, the fastest and the slowest of
 // them, and their ratios. `memory`: what the server counts of all models, what of the GPU is taken
 // by whomever, and how much more than before they were loaded. `load_s`: until all answer.
-// tenants super-kernels: see super_kernels.cpp.
+// tenants super-kernels, tenants mixes: see super_kernels.cpp and mixes.cpp.
 // --on-device: inputs lie in the GPU's memory; else they are copied there, and the time counts.
 #include <obelisk/obelisk.h>
 
@@ -335,6 +335,7 @@ int main(int argc, char** argv) {
   try {
     const std::string first = argc > 1 ? argv[1] : "";
     if (first == "super-kernels") return super_kernels(argc - 1, argv + 1);
+    if (first == "mixes") return mixes(argc - 1, argv + 1);
     return Bench(read(argc, argv)).run();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tenants: %s\n", error.what());

@@ -92,6 +92,41 @@ def test_sixty_tenants_have_memory_of_their_own(obelisk, work):
         assert 60 * 4 * 16 * 8 <= told["models_mib"] * 2**20, "weights are shared"
 
 
+@pytest.fixture
+def mixed(work):
+    """Two more networks, of other widths."""
+    for name, width in (("deepfm", 32), ("crnn", 96)):
+        (work / name).mkdir()
+        random = np.random.default_rng(width)
+        graph = helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])], "net",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, width])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+            [numpy_helper.from_array(random.standard_normal((width, 8), dtype=np.float32), "w")])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), work / name / "0.onnx")
+        for tenant in range(TENANTS):
+            random.standard_normal((4, width), dtype=np.float32).tofile(work / name / f"{tenant}.x.bin")
+    return "minilm,deepfm,crnn"
+
+
+def test_random_mixes_have_the_bits_of_those_alone(obelisk, work, mixed):
+    done, body = run(work, obelisk.environment, "--target", "cpu", "--sms", 2, "--seeds", 1, "--mixes", 400, models=mixed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["shared"] for row in body["mixes"]] == [False, True] and body["rows"] == []
+    for row in body["mixes"]:
+        assert row["models"] == 3 and row["mixes"] == 400 and row["differ"] == row["wrong"] == 0
+        assert row["of_nan"] > 0 and row["guests"] >= 1 and row["of_guests"] >= 2 * (TENANTS + 1)
+        assert row["large_refused"] >= 1 and "it takes " in row["large_reason"]
+        assert row["requests"] >= 400 and row["answered"] + row["cancelled"] + row["late_or_refused"] <= row["requests"]
+
+
+def test_a_mix_whose_large_model_is_taken_fails(obelisk, work, mixed):
+    """The check itself: what is said to be too large, and fits."""
+    words = [ROOT / "build" / "bin" / "tenants", "mixes", f"minilm={work / 'minilm' / '0.onnx'}", "--inputs", work, "--target", "cpu", "--workers", 2,
+             "--mixes", 20, "--large", work / "deepfm" / "0.onnx"]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=obelisk.environment, timeout=300)
+    assert done.returncode == 1 and json.loads(done.stdout)["large_refused"] == 0, done.stdout + done.stderr
+
+
 def test_what_cannot_be_made_is_told_and_the_rest_goes_on(obelisk, work):
     (work / "minilm" / "1.x.bin").unlink()
     done, body = run(work, obelisk.environment, "--target", "cpu", "--sms", 2, "--ways", "narrow")
