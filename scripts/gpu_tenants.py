@@ -23,8 +23,8 @@ all sharing the GPU, than the batch (1.3 times at most is wanted).
 
 --mixes 10000: in place of that, all --models are served at once by policy vliw, and that many mixes of
 their requests at random are compared bit by bit with answers alone, while a tenant sends NaN, requests
-are cancelled, models come and go, and one that wants more memory than there is is refused
-(bench/tenants/mixes.cpp). Programs are for a quarter of the SMs (--mixes-sms) alone, since with several
+are cancelled, models come and go, and one that wants more memory than the server may take is
+refused (bench/tenants/mixes.cpp). Programs are for a quarter of the SMs (--mixes-sms) alone, since with several
 widths the bits depend on who else is there.
 
 Works in the folder that scripts/pack.sh makes, and in a checkout with a build. A part that fails or
@@ -252,10 +252,10 @@ class Run:
         return self.options.mixes_sms or max(1, self.sms // 4)
 
     def large(self):
-        """A network whose workspace no GPU has room for; on a CPU, none that is limited to 64 MiB."""
+        """A network whose workspace is beyond what the server is limited to: 64 MiB on a CPU, 6 GiB of a GPU."""
         import onnx
         from onnx import TensorProto, helper
-        path, rows = self.work / "large.onnx", 4096 if self.options.target == "cpu" else 131072
+        path, rows = self.work / "large.onnx", 4096 if self.options.target == "cpu" else 65536
         ports = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [rows, 1]), ("y", [1, rows]), ("z", [rows, 1]))}
         nodes = [helper.make_node("MatMul", ["x", "y"], ["all"]), helper.make_node("MatMul", ["all", "x"], ["z"])]
         graph = helper.make_graph(nodes, "large", [ports["x"], ports["y"]], [ports["z"]])
@@ -270,8 +270,9 @@ class Run:
                 self.fail(what, f"not begun: {self.options.budget:.0f} s are over")
                 continue
             words = [BIN / "tenants", "mixes", *(f"{name}={self.program(name, '0', self.mixes_sms())}" for name in names),
-                     "--inputs", self.work, "--mixes", self.options.mixes, "--target", self.options.target, "--large", self.large(), "--seed", self.options.seed]
-            words += ["--width", self.mixes_sms(), "--precision", self.options.precision] if self.options.target != "cpu" else ["--workers", self.sms, "--memory-limit", 64]
+                     "--inputs", self.work, "--mixes", self.options.mixes, "--target", self.options.target, "--large", self.large(), "--seed", self.options.seed,
+                     "--memory-limit", 64 if self.options.target == "cpu" else 6144]
+            words += ["--width", self.mixes_sms(), "--precision", self.options.precision] if self.options.target != "cpu" else ["--workers", self.sms]
             words += ["--instances"] if shared else []
             code, out, err = call(words, self.left())
             if not out.strip().startswith("{"):
