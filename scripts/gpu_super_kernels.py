@@ -22,7 +22,7 @@ Time is the device's: each way is a CUDA graph of a call for each set of operand
 twice the L2 cache together (128 at most), so that what one call read is gone when its set comes again; the graph's time
 over its calls is a call's. Ways take turns, five each, and the median counts. The roof is the larger of what a copy says
 of the bytes and a large product of the FLOPs, both measured first. Each answer is compared with a product in f64: the
-largest error over the root mean square is 1e-5 at most in fp32, 5e-3 in tf32, 3e-2 in bf16.
+largest error over the root mean square is 2e-5 at most in fp32, 1e-2 in tf32, 3e-2 in bf16.
 
 --device cpu tries the script out: NumPy in PyTorch's place. Works in the folder that scripts/pack.sh makes, and in a
 checkout with a build. A part that fails is told and left out, what --budget leaves no time for is counted; rows go to
@@ -52,7 +52,7 @@ import tensors  # noqa: E402  (beside this script in the folder of pack.sh)
 SHAPES = {"vector": (1, 512, 512), "layer": (256, 128, 1152), "square": (256, 256, 256)}  # rows, columns, depth
 RUNS = [1, 2, 4, 8, 10, 16, 20, *range(24, 121, 8)]
 TELLING = (1, 8, 32, 120, 2, 4, 16, 64)
-TOLERANCE = {"fp32": 1e-5, "tf32": 5e-3, "bf16": 3e-2}
+TOLERANCE = {"fp32": 2e-5, "tf32": 1e-2, "bf16": 3e-2}
 # Products of layers (rows x columns x depth): encoders, decoders, convolutions as products, recommenders.
 LAYERS = [(128, 384, 384), (128, 1536, 384), (128, 384, 1536), (128, 768, 768), (128, 3072, 768), (128, 768, 3072), (196, 256, 1024),
           (196, 1024, 256), (784, 128, 512), (784, 512, 128), (49, 512, 2048), (49, 2048, 512), (196, 256, 2304), (784, 128, 1152),
@@ -361,7 +361,7 @@ class Run:
                 "--precision", "keep" if precision == "bf16" else precision, "--granularity", "stitch", "--seconds", self.options.seconds, "--programs", self.options.programs]
 
     def prepare(self):
-        """All models, then all programs, in parallel; the first cases first."""
+        """All models and programs, in parallel: those that take longest, then the first cases."""
         pool = concurrent.futures.ThreadPoolExecutor(self.options.jobs)
         def later(name, precision, granularity, write, *how):
             path = self.work / f"{name}.onnx"
@@ -369,17 +369,17 @@ class Run:
                 write(path, *how)
                 return self.compile(f"{name}.{granularity}", precision, granularity)
             self.programs[f"{name}.{granularity}"] = pool.submit(make)
+        shapes = problems(self.options.mixed)
+        for precision in self.precisions if self.options.mixed else ():
+            for granularity in ("mono", "stitch"):
+                # One model, but a file for each, as they are written at once.
+                later(f"mixed{len(shapes)}.{granularity}.{precision}", precision, granularity, write_mixed, shapes, precision)
         for runs in self.runs:
             for shape in self.shapes:
                 for precision in self.precisions:
                     later(f"{shape}.{precision}.{runs}", precision, "stitch", write_batch, SHAPES[shape], runs, precision)
                     if runs in self.weights_at:
                         later(f"{shape}.{precision}.{runs}.weights", precision, "stitch", write_batch, SHAPES[shape], runs, precision, runs)
-        shapes = problems(self.options.mixed)
-        for precision in self.precisions if self.options.mixed else ():
-            for granularity in ("mono", "stitch"):
-                # One model, but a file for each, as they are written at once.
-                later(f"mixed{len(shapes)}.{granularity}.{precision}", precision, granularity, write_mixed, shapes, precision)
         for shape in self.shapes if self.together_at else ():
             for precision in self.precisions:
                 for seed in range(2):

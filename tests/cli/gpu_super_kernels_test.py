@@ -28,7 +28,7 @@ def test_rows_of_every_part_add_up(obelisk, tmp_path):
     assert sorted((row["shape"], row["runs"]) for row in body["rows"]) == sorted((shape, r) for shape in script.SHAPES for r in (1, 2, 3))
     for row in body["rows"]:
         assert set(row["us"]) == {"ours", "batched", "one_at_a_time"} | ({"weights"} if row["runs"] == 2 else set())
-        assert all(error <= 1e-5 for error in row["errors"].values())
+        assert all(error <= 2e-5 for error in row["errors"].values())
         assert row["bytes"] == 4 * row["runs"] * (row["rows"] * row["depth"] + row["depth"] * row["columns"] + row["rows"] * row["columns"])
         assert row["over_batched"] == pytest.approx(row["us"]["batched"] / row["us"]["ours"], rel=0.01, abs=1e-3)
         work = 2 * row["runs"] * row["rows"] * row["columns"] * row["depth"]
@@ -40,10 +40,10 @@ def test_rows_of_every_part_add_up(obelisk, tmp_path):
         assert one["over_batched"] == pytest.approx(np.prod(ratios) ** (1 / len(ratios)), rel=0.01, abs=1e-3)
     assert {(row["shape"], row["runs"]) for row in body["together"]} == {(shape, r) for shape in script.SHAPES for r in (1, 2)}
     for row in body["together"]:
-        assert row["differ"] == 0 and row["error"] <= 1e-5 and row["groups"] * row["runs"] <= 4
+        assert row["differ"] == 0 and row["error"] <= 2e-5 and row["groups"] * row["runs"] <= 4
         assert row["together_us"] > 0 and row["one_by_one_us"] > 0 and row["batched_graph_us"] > 0
     mixed, = body["mixed"]
-    assert mixed["products"] == 5 and set(mixed["us"]) == {"mono", "stitch", "one_at_a_time"} and max(mixed["errors"].values()) <= 1e-5
+    assert mixed["products"] == 5 and set(mixed["us"]) == {"mono", "stitch", "one_at_a_time"} and max(mixed["errors"].values()) <= 2e-5
 
 
 def test_a_wrong_answer_is_a_failure_and_the_rest_goes_on(obelisk, tmp_path):
@@ -56,7 +56,7 @@ def test_a_wrong_answer_is_a_failure_and_the_rest_goes_on(obelisk, tmp_path):
     onnx.save(model, path)
     done, body = run(tmp_path, obelisk.environment, "--shapes", "vector", "--runs", "1,2", "--weights-at", "", "--together-at", "", "--mixed", 0)
     assert done.returncode == 1 and "vector fp32 2 ours: error" in body["failures"][0], done.stdout + done.stderr
-    assert {row["runs"]: row["errors"]["ours"] <= 1e-5 for row in body["rows"]} == {1: True, 2: False}
+    assert {row["runs"]: row["errors"]["ours"] <= 2e-5 for row in body["rows"]} == {1: True, 2: False}
 
 
 def test_the_largest_fall_is_that_between_neighbours_of_the_step():
