@@ -7,7 +7,7 @@ are answered before their deadlines, by policy, on the same compiled programs.
 Runs bench/tenants/goodput.cpp (what is measured, and how, stands there). Networks are exported by gpu_models.py, with a
 batch that the server chooses; programs of all batches and widths are compiled in parallel first, into a cache that the
 servers then read. What tells most comes first: for each kind of arrivals and each factor of deadlines all policies.
-Rows go to --out after each policy. What --budget seconds leave no time for is counted as left out, and is no failure;
+Rows go to --out after each policy; behind each factor's policies comes a point of each in overload. What --budget seconds leave no time for is counted as left out, and is no failure;
 the exit status counts failures. --inputs device: inputs lie in the GPU's memory, and no requests are joined.
 
 Works in the folder that scripts/pack.sh makes, and in a checkout with a build. A network that lies as WORK/NAME.onnx is
@@ -128,7 +128,7 @@ class Run:
                  "--policies", options.policies, "--arrivals", options.arrivals, "--factors", options.factors,
                  "--share", options.share, "--seconds", options.seconds, "--warm", options.warm, "--tolerance", options.tolerance,
                  "--submitters", options.submitters, "--seed", options.seed, "--points", options.points,
-                 "--budget", max(1.0, self.left() - 5)]
+                 "--budget", max(1.0, self.left() - 5), "--overload", options.overload]
         if all(list(self.work.glob(f"{name}.*.bin")) for name in names):
             words += ["--inputs", self.work]
         words += ["--workers", options.workers] if self.on_cpu else ["--widths", ",".join(map(str, self.widths))]
@@ -167,7 +167,7 @@ class Run:
         end = self.lines["end"][0] if self.lines["end"] else None
         body = {
             "precision": self.options.precision, "inputs": self.options.inputs,
-            "what": f"rates in requests per second of all models together; each model's share of the rate is inversely proportional to its solo_us (the median round trip of one answer while nobody else asks, by the widest program, microseconds), so that each is the same load; of azure a power law comes on top. A deadline is solo_us times factor and counts from the time of arrival. cells: the highest rate at which {self.options.share:.0%} are in time, by bisection to {self.options.tolerance:.0%}; serial_rate: the rate at which one answer after the other would take all the time. points: in_time is by the client's clock, in_time_by_record by the server's; delivery_us is the client's time less the server's; a point is valid where at most 1 % of the requests were submitted later than after a tenth of their time; one that was cut ended when too many had missed. overload: 1.2 times vliw's rate",
+            "what": f"rates in requests per second of all models together; each model's share of the rate is inversely proportional to its solo_us (the median round trip of one answer while nobody else asks, by the widest program, microseconds), so that each is the same load; of azure a power law comes on top. A deadline is solo_us times factor and counts from the time of arrival. cells: the highest rate at which {self.options.share:.0%} are in time, by bisection to {self.options.tolerance:.0%}; serial_rate: the rate at which one answer after the other would take all the time. points: in_time is by the client's clock, in_time_by_record by the server's; delivery_us is the client's time less the server's; a point is valid where at most 1 % of the requests were submitted later than after a tenth of their time; one that was cut ended when too many had missed. overload: each policy at {self.options.overload:g} times the highest rate that any of them reached; of_admitted is the share in time of what was not refused",
             "seed": self.options.seed, "seconds_a_point": self.options.seconds, "max_batch": self.max_batch, "widths": self.widths,
             "prepared_s": self.prepared_s, "machine": next(iter(self.lines["machine"]), None), "models": self.lines["model"],
             "serial_rate": next((row["rate"] for row in self.lines["serial"]), None),
@@ -195,6 +195,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.5, help="of a point")
     parser.add_argument("--warm", type=float, default=0.2, help="seconds before each point that are not counted")
     parser.add_argument("--tolerance", type=float, default=0.05, help="of the rate")
+    parser.add_argument("--overload", type=float, default=1.2, help="of the highest rate of any policy: a point of each policy more; 0: none")
     parser.add_argument("--points", type=int, default=14, help="most rates that are tried for a policy")
     parser.add_argument("--max-batch", type=int, default=4)
     parser.add_argument("--inputs", choices=("host", "pinned", "device"), default="host", help="where inputs lie; pinned: page-locked, taken from there without a copy on the host")

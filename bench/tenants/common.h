@@ -14,6 +14,10 @@
 
 using Bytes = std::vector<std::byte>;
 
+/// What the program `tenants` does by another first word, each in a file of its name.
+int super_kernels(int argc, char** argv);
+int mixes(int argc, char** argv);
+
 inline Bytes read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error(path + " cannot be read");

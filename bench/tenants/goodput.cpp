@@ -6,7 +6,7 @@
 //           [--arrivals poisson,burst:1.5,burst:2,azure] [--factors 5,3,10,2] [--share 0.99]
 //           [--seconds 1.5] [--warm 0.2] [--tolerance 0.05] [--budget 300] [--submitters 1]
 //           [--seed 1] [--cache DIR] [--workers N] [--widths 132,66] [--on-device] [--pinned]
-//           [--rates 4000,6000] [--requests FILE.csv]
+//           [--rates 4000,6000] [--overload 1.2] [--requests FILE.csv]
 //
 // Behind a policy's name what differs from its server's defaults: knobs of the policy and
 // keep_warm (us), keep_warm_bytes, pooled_streams, priorities, batch (the largest), as in
@@ -17,7 +17,9 @@
 // the same load; of azure a power law comes on top. Arrivals are those of `obelisk simulate`, of a
 // fixed seed: another rate stretches them.
 //
-// A rate at which less than the share is in time is tried once more.
+// A rate at which less than the share is in time is tried once more. No rate is tried at which a
+// point has so few requests that a single late one is more than the share allows. Cells share what
+// is left of the budget: none takes more than twice its part.
 //
 // Open loop: threads submit at the times of arrival and wait for no answer. A deadline counts from
 // the time of arrival, not from when a thread came to submit. In time is what the client has by
@@ -26,7 +28,8 @@
 // client's counts.
 //
 // Output: JSON, a line each, as it is known: `machine`, `model`, `point` (one rate for some
-// seconds), `cell` (the highest rate of a policy), `overload` (1.2 times the rate of vliw), `end`.
+// seconds), `cell` (the highest rate of a policy), `overload` (a point of each policy at --overload
+// times the highest rate that any of them reached), `end`.
 // --requests: a line each request of each point, in microseconds, to see why some were late.
 // Inputs are DIR/NAME.PORT.bin; without DIR, random numbers, and ones where integers are wanted.
 #include <malloc.h>
@@ -66,7 +69,6 @@ constexpr double kGiveUp = 20;  // seconds that the last answers of a point are 
 /// A submitter is late where more than this share of the requests was submitted after more than
 /// this part of the time that they had.
 constexpr double kLateShare = 0.01, kLatePart = 0.1;
-constexpr double kOverload = 1.2;  // of vliw's rate
 
 // ---- what is wanted ----
 
@@ -78,7 +80,7 @@ struct Wanted {
   std::vector<double> factors = {5, 3, 10, 2};
   std::vector<int> widths;
   int max_batch = 1, workers = 0, submitters = 1, most_points = 14;
-  double share = 0.99, seconds = 1.5, warm = 0.2, tolerance = 0.05, budget = 300;
+  double share = 0.99, seconds = 1.5, warm = 0.2, tolerance = 0.05, budget = 300, overload = 1.2;
   uint64_t seed = 1;
   bool on_device = false, pinned = false;
   std::vector<double> rates;
@@ -128,6 +130,8 @@ Wanted read(int argc, char** argv) {
       wanted.tolerance = number();
     else if (word == "--budget")
       wanted.budget = number();
+    else if (word == "--overload")
+      wanted.overload = number();
     else if (word == "--seed")
       wanted.seed = static_cast<uint64_t>(std::stoull(value()));
     else if (word == "--on-device")
@@ -321,13 +325,22 @@ class Bench {
     if ((wanted_.on_device || wanted_.pinned) && wanted_.target != "cpu")
       gpu_.emplace(wanted_.target.size() > 5 ? std::stoi(wanted_.target.substr(5)) : 0);
     measure_solo();
+    auto cells = static_cast<int>(wanted_.arrivals.size() * wanted_.factors.size() *
+                                  wanted_.policies.size());
     for (const std::string& arrivals : wanted_.arrivals)
       for (const double factor : wanted_.factors) {
-        for (const std::string& policy : wanted_.policies)
+        highest_ = 0;
+        for (const std::string& policy : wanted_.policies) {
+          cell_ends_ = since() + 2 * (wanted_.budget - since()) / cells--;
           if (over())
             ++left_out_;
           else
             cell(arrivals, factor, policy);
+        }
+        if (highest_ == 0 || wanted_.overload <= 0) continue;
+        for (const std::string& policy : wanted_.policies)
+          if (!over())
+            tried(arrivals, factor, policy, wanted_.overload * highest_, "overload", true);
       }
     tell(
         text("{\"kind\": \"end\", \"seconds\": %.1f, \"points\": %d, \"invalid\": %d, "
@@ -791,15 +804,17 @@ class Bench {
     constexpr int kRetries = 4;
     int tries = 0, invalid = 0, retries = 0;
     bool submitter = false, complete = false;
-    const double least = 4 / wanted_.seconds;  // below it nothing is measured
-    while (tries < wanted_.most_points && rate >= least && !(tries > 0 && over())) {
+    // Below it one late request is more than the share allows.
+    const double least = std::max(4.0, 1 / std::max(1 - wanted_.share, 1e-6)) / wanted_.seconds;
+    const auto ends = [&] { return over() || since() > cell_ends_; };
+    while (tries < wanted_.most_points && rate >= least && !(tries > 0 && ends())) {
       Point made = tried(arrivals, factor, policy, rate, "point", false);
       ++tries;
       const auto holds = [&] { return made.valid && made.all.fraction() >= wanted_.share; };
       invalid += !made.valid;
       // One that was disturbed, or failed, has a second chance: a pause of the host of one
       // millisecond makes a short point fail.
-      if (!holds() && retries++ < kRetries && !over()) {
+      if (!holds() && retries++ < kRetries && !ends()) {
         made = tried(arrivals, factor, policy, rate, "point", false), ++tries;
         invalid += !made.valid;
       }
@@ -819,7 +834,7 @@ class Bench {
       else
         rate = std::sqrt(low * high);
     }
-    if (low > 0) last_[policy] = low;
+    if (low > 0) last_[policy] = low, highest_ = std::max(highest_, low);
     tell(where("cell", arrivals, factor, policy) +
          text("\"rate\": %.1f, \"asked_per_s\": %.1f, \"fails_at\": %s, \"complete\": %s, "
               "\"bound_by\": \"%s\", \"points\": %d, \"invalid\": %d}",
@@ -827,15 +842,14 @@ class Bench {
               complete ? "true" : "false", submitter ? "submitter" : "deadlines", tries, invalid));
     progress(text("%6.1f s  %-9s x%-4g %-8s reaches %.0f/s, %.2f of one after the other", since(),
                   arrivals.c_str(), factor, policy.c_str(), low, low / serial_));
-    if (policy.starts_with("vliw") && low > 0 && complete)
-      tried(arrivals, factor, policy, kOverload * low, "overload", true);
   }
 
   const Wanted wanted_;
   const Clock::time_point begun_;
   std::optional<GpuMemory> gpu_;
   std::vector<Model> models_;
-  double serial_ = 0;  // requests per second, one after the other
+  double serial_ = 0;                   // requests per second, one after the other
+  double cell_ends_ = 0, highest_ = 0;  // of the cell; of all policies for its arrivals and factor
   std::map<std::string, double> last_;
   int points_ = 0, invalid_ = 0, differ_ = 0, left_out_ = 0;
   std::vector<Served> servers_;  // last: end before what their requests read

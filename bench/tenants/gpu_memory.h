@@ -30,6 +30,12 @@ class GpuMemory {
       throw std::runtime_error("an input cannot be copied to the GPU");
     return {reinterpret_cast<const std::byte*>(at), bytes.size()};
   }
+  void read(const void* at, std::span<std::byte> to) {
+    use();
+    if (call<int (*)(void*, unsigned long long, size_t)>("cuMemcpyDtoH_v2")(
+            to.data(), reinterpret_cast<unsigned long long>(at), to.size()) != 0)
+      throw std::runtime_error("an answer cannot be copied from the GPU");
+  }
   /// The same in page-locked memory of the host.
   std::span<const std::byte> pinned_copy_of(std::span<const std::byte> bytes) {
     use();

@@ -9,8 +9,9 @@
 // is waited for before the next begins, `back_to_back_us` a round while the next ones wait already.
 // `closed`: each tenant has one request under way, asked by a thread of its own, for --seconds;
 // medians of the times to an answer and answers of each tenant, the fastest and the slowest of
-// them, and their ratios. `memory`: what the server counts of all models, and what the GPU has
-// taken.
+// them, and their ratios. `memory`: what the server counts of all models, what of the GPU is taken
+// by whomever, and how much more than before they were loaded. `load_s`: until all answer.
+// tenants super-kernels, tenants mixes: see super_kernels.cpp and mixes.cpp.
 // --on-device: inputs lie in the GPU's memory; else they are copied there, and the time counts.
 #include <obelisk/obelisk.h>
 
@@ -136,10 +137,10 @@ class Bench {
         "], \"tenants\": %d, \"inputs\": \"%s\", \"alone_us\": %.1f, \"round_us\": %.1f, "
         "\"round_p90_us\": %.1f, \"back_to_back_us\": %.1f, \"rounds\": %d, "
         "\"answers_that_differ\": %d, \"moved_by_nan\": %s, \"partners\": %.2f, "
-        "\"in_a_launch\": %.2f, ",
+        "\"in_a_launch\": %.2f, \"load_s\": %.1f, ",
         wanted_.tenants, wanted_.on_device ? "device" : "host", alone, quantile(round_us, 0.5),
         quantile(round_us, 0.9), packed, rounds, differ,
-        moved < 0 ? "null" : std::to_string(moved).c_str(), beside, in_a_launch_);
+        moved < 0 ? "null" : std::to_string(moved).c_str(), beside, in_a_launch_, load_s_);
     const auto [fast, slow] = std::minmax_element(closed.median_us.begin(), closed.median_us.end());
     const auto [fewest, most] = std::minmax_element(closed.answers.begin(), closed.answers.end());
     std::printf(
@@ -153,27 +154,35 @@ class Bench {
         static_cast<double>(*most) / static_cast<double>(std::max(*fewest, 1L)));
     int64_t served = 0;
     for (const obelisk::ServedModel& model : server_.models()) served += model.memory_bytes;
-    std::printf(
-        "\"memory\": {\"models_mib\": %.1f, \"gpu_mib\": %s}}\n",
-        static_cast<double>(served) / 0x1p20,
-        gpu_ ? std::to_string(static_cast<double>(gpu_->taken()) / 0x1p20).c_str() : "null");
+    std::printf("\"memory\": {\"models_mib\": %.3f, ", static_cast<double>(served) / 0x1p20);
+    if (gpu_)
+      std::printf("\"gpu_mib\": %.1f, \"gpu_mib_of_tenants\": %.1f}}\n",
+                  static_cast<double>(gpu_->taken()) / 0x1p20,
+                  static_cast<double>(loaded_ - before_) / 0x1p20);
+    else
+      std::printf("\"gpu_mib\": null, \"gpu_mib_of_tenants\": null}}\n");
     return differ + std::max(moved, 0) > 0 ? 1 : 0;
   }
 
  private:
   void load() {
+    if (wanted_.target != "cpu") {
+      gpu_.emplace(wanted_.target.size() > 5 ? std::stoi(wanted_.target.substr(5)) : 0);
+      before_ = gpu_->taken();
+    }
+    const auto begun = Clock::now();
     for (int k = 0; k < wanted_.tenants; ++k) {
       const std::string& model = wanted_.models[static_cast<size_t>(k) % wanted_.models.size()];
       server_.add("t" + std::to_string(k), model, {.queue_limit = 1 << 20});
     }
-    if (wanted_.on_device && wanted_.target != "cpu")
-      gpu_.emplace(wanted_.target.size() > 5 ? std::stoi(wanted_.target.substr(5)) : 0);
     tenants_.resize(static_cast<size_t>(wanted_.tenants));
     for (size_t k = 0; k < tenants_.size(); ++k) {
       Tenant& tenant = tenants_[k];
       tenant.name = "t" + std::to_string(k);
       server_.wait(tenant.name);
     }
+    load_s_ = us(Clock::now() - begun) / 1e6;
+    if (gpu_) loaded_ = gpu_->taken();
     for (const obelisk::ServedModel& model : server_.models()) {
       Tenant& tenant = tenants_[std::stoul(model.name.substr(1))];
       for (const obelisk::Port& port : model.inputs)
@@ -185,13 +194,14 @@ class Bench {
   }
   /// An input that submit() does not copy: the tenants outlive their requests.
   obelisk::Input input(const obelisk::Port& port, const Bytes& bytes) {
-    const std::span<const std::byte> at = gpu_ ? gpu_->copy_of(bytes) : std::span(bytes);
+    const bool there = gpu_ && wanted_.on_device;
+    const std::span<const std::byte> at = there ? gpu_->copy_of(bytes) : std::span(bytes);
     return {port.name,
             port.element,
             port.shape,
             at,
             std::shared_ptr<const void>(at.data(), [](const void*) {}),
-            gpu_.has_value()};
+            there};
   }
   obelisk::Reply submit(Tenant& tenant) { return server_.submit(tenant.name, tenant.inputs); }
 
@@ -312,6 +322,8 @@ class Bench {
 
   const Wanted wanted_;
   double in_a_launch_ = 0;  // runs that share the launch of an answer
+  double load_s_ = 0;
+  int64_t before_ = 0, loaded_ = 0;  // taken of the GPU, without and with the tenants' programs
   std::optional<GpuMemory> gpu_;
   std::vector<Tenant> tenants_;
   obelisk::Server server_;  // last: ends before what its requests read
@@ -321,6 +333,9 @@ class Bench {
 
 int main(int argc, char** argv) {
   try {
+    const std::string first = argc > 1 ? argv[1] : "";
+    if (first == "super-kernels") return super_kernels(argc - 1, argv + 1);
+    if (first == "mixes") return mixes(argc - 1, argv + 1);
     return Bench(read(argc, argv)).run();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tenants: %s\n", error.what());

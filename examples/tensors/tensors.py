@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "b1": "bool"}
+NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "b1": "bool"}
 for bits in (8, 16, 32, 64):
     NAMES |= {f"i{bits}": f"int{bits}", f"u{bits}": f"uint{bits}"}
 

@@ -64,8 +64,11 @@ def test_counts_add_up_for_every_policy(obelisk, work):
         assert 0 <= row["submitter_late_us"]["p50"] <= row["submitter_late_us"]["p99"] <= row["submitter_late_us"]["max"]
         assert row["valid"] == (row["submitter_late_us"]["share_late"] <= 0.01)
         assert not row["cut"] or row["fraction"] < 0.99 + 1 / max(row["sent"], 1)
-    for row in body["overload"]:
-        assert row["policy"] == "vliw" and not row["cut"] and set(row["models"]) == {"small", "middle", "large"}
+    for row in body["overload"]:  # all of one rate, behind the cells that it follows from
+        best = max(cell["rate"] for cell in body["cells"] if cell["arrivals"] == row["arrivals"])
+        assert row["policy"] in POLICIES and row["rate"] == pytest.approx(1.2 * best, rel=1e-3)
+        assert row["of_admitted"] == pytest.approx(row["in_time"] / max(row["sent"] - row["refused"], 1), abs=1e-4)
+        assert not row["cut"] and set(row["models"]) == {"small", "middle", "large"}
         assert all(adds_up(counts) for counts in row["models"].values())
         for key in ("sent", "in_time", "late", "refused"):
             assert sum(counts[key] for counts in row["models"].values()) == row[key]
@@ -91,6 +94,21 @@ def test_a_bisection_closes_in(obelisk, work):
         assert cell["rate"] == low and (cell["fails_at"] or float("inf")) == high
         assert not cell["complete"] or high <= low * 1.0501
         assert cell["bound_by"] in ("deadlines", "submitter") and (cell["invalid"] > 0 or cell["bound_by"] == "deadlines")
+
+
+def test_every_policy_has_a_point_in_overload(obelisk, work):
+    done, body = run(work, obelisk.environment, "--arrivals", "burst:1.5,azure", "--policies", "vliw,streams", "--share", 0.5, "--factors", 2000, "--overload", 1.5, "--budget", 60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reached = {cell["arrivals"]: 0 for cell in body["cells"]}
+    for cell in body["cells"]:
+        reached[cell["arrivals"]] = max(reached[cell["arrivals"]], cell["rate"])
+    assert any(reached.values()), body["cells"]
+    wanted = [(arrivals, policy) for arrivals, rate in reached.items() if rate for policy in ("vliw", "streams")]
+    assert [(row["arrivals"], row["policy"]) for row in body["overload"]] == wanted
+    for row in body["overload"]:
+        assert row["rate"] == pytest.approx(1.5 * reached[row["arrivals"]], rel=1e-3)
+    done, body = run(work, obelisk.environment, "--arrivals", "poisson", "--policies", "vliw", "--share", 0.5, "--factors", 2000, "--overload", 0)
+    assert done.returncode == 0 and body["overload"] == []
 
 
 def test_what_a_budget_leaves_out_is_counted_and_no_failure(obelisk, work):
