@@ -67,6 +67,7 @@ struct Wishes {
   bool dataflow = true;                          // where it can be
   bool batch_invariant = false;
   bool tall_gemm = true;
+  bool class_sms = true;
   bool tf32 = false;
 };
 
