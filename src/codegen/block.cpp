@@ -12,17 +12,27 @@ EmittedBody emit_block(const graph::Graph& graph, const stitch::Group& group) {
   const std::vector<graph::ValueId>& known = group.body.operands;
   // The op's operands by position; the work holds each value once.
   std::string operands;
-  auto name = [&](graph::ValueId value) {
+  auto name = [&](graph::ValueId value, int64_t offset = 0) {
     const auto at = std::find(known.begin(), known.end(), value);
     if (!operands.empty()) operands += ", ";
-    operands += at == known.end() ? "0" : fmt::format("x[{}]", at - known.begin());
+    if (at == known.end())
+      operands += "0";
+    else if (offset == 0)
+      operands += fmt::format("x[{}]", at - known.begin());
+    else
+      operands += fmt::format("(char*)x[{}] + {}", at - known.begin(),
+                              byte_size(graph.type(value).dtype, offset));
   };
   const auto at_or_none = [](const std::vector<graph::ValueId>& values, int k) {
     return k < static_cast<int>(values.size()) ? values[k] : graph::kNone;
   };
   const int outputs =
       std::max(ops::row(node.op).max_outputs, static_cast<int>(node.outputs.size()));
-  for (int k = 0; k < block.inputs; ++k) name(at_or_none(node.inputs, k));
+  for (size_t k = 0; k < static_cast<size_t>(block.inputs); ++k) {
+    const stitch::BlockInput from =
+        k < group.block_inputs.size() ? group.block_inputs[k] : stitch::BlockInput{};
+    name(from.value, from.offset);
+  }
   for (int k = 0; k < outputs; ++k) name(at_or_none(node.outputs, k));
   if (block.exchange > 0) operands += fmt::format(", x[{}]", known.size());
   std::string types;

@@ -124,9 +124,11 @@ void Former::place_call(NodeId n) {
   }
   draft.group.nodes = {n};
   for (ValueId v : graph_.node(n).inputs) {
+    const BlockInput from = views_.contiguous_part(n, v).value_or(BlockInput{v, 0});
+    if (draft.group.kind == GroupKind::kBlock) draft.group.block_inputs.push_back(from);
     if (v == graph::kNone) continue;
-    operand(draft, v);
-    read_from(draft, v);
+    operand(draft, from.value);
+    read_from(draft, from.value);
     explain(v, n, Scheme::kGlobal, "the reader has no loop form");
   }
   for (ValueId v : graph_.node(n).outputs)

@@ -193,6 +193,13 @@ struct Layout {
 /// divide where the pixels, rows and images of X begin and where tiles of so many channels do.
 int16_t depthwise_pack(const ConvTile& conv, const Layout& x, int64_t tile_channels);
 
+/// What a block reads for an input of its op: elements of a stored value that follow one another, in
+/// row-major order, from `offset` on.
+struct BlockInput {
+  ValueId value = graph::kNone;
+  int64_t offset = 0;
+};
+
 struct Group {
   GroupKind kind = GroupKind::kStitched;
   std::vector<NodeId> nodes;  // in order; the anchor first
@@ -207,6 +214,7 @@ struct Group {
   ValueId partials = graph::kNone;  // kProduct: a stored value of whose rows the body leaves
                                     // partial statistics, of kPartialColumns each
   ops::Block block;  // kBlock; operands: the values it reads, each once, then those it writes
+  std::vector<BlockInput> block_inputs;  // kBlock: by input of the op
   ValueId in_place_of =
       graph::kNone;        // kBlock: an input in whose memory the output lies: the old value is no
                            // operand, and only what differs from it is written

@@ -60,6 +60,10 @@ class Views {
   ExprId read(ops::Exprs& exprs, ValueId value, DType dtype, std::vector<ExprId> coords,
               ExprId guard, ExprId otherwise, const Leaf& leaf) const;
 
+  /// Where an input of a scatter that has a block can be read without a copy of it: what views lead
+  /// to, if `value` is contiguous there.
+  std::optional<BlockInput> contiguous_part(NodeId scatter, ValueId value) const;
+
   /// offset + sum of strides * coords, in elements of the value's storage.
   ExprId offset(ops::Exprs& exprs, ValueId value, const std::vector<ExprId>& coords) const;
 

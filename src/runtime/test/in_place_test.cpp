@@ -50,6 +50,50 @@ const Case kCases[] = {
   out %4 "seen"
   out %3 "now" in_place_of "past"
 })"},
+    {"parts_of_what_is_computed", 2, R"(graph "g" {
+  in %0 "x": f32[1,16]
+  in %1 "w": f32[16,96]
+  in %2 "keys": f32[1,4,6,8]
+  in %3 "values": f32[1,4,6,8]
+  in %4 "row": i64[1,4,1,8]
+  const %5: i64[3] = [32, 32, 32]
+  const %6: i64[4] = [1, 1, 4, 8]
+  %7: f32[1,96] = MatMul(%0, %1)
+  %8: f32[1,32], %9: f32[1,32], %10: f32[1,32] = Split(%7, %5) {axis = 1}
+  %11: f32[1,1,4,8] = Reshape(%9, %6)
+  %12: f32[1,4,1,8] = Transpose(%11) {perm = [0, 2, 1, 3]}
+  %13: f32[1,1,4,8] = Reshape(%10, %6)
+  %14: f32[1,4,1,8] = Transpose(%13) {perm = [0, 2, 1, 3]}
+  %15: f32[1,4,6,8] = ScatterElements(%2, %4, %12) {axis = 2}
+  %16: f32[1,4,6,8] = ScatterElements(%3, %4, %14) {axis = 2, reduction = "add"}
+  %17: f32[1,32] = Neg(%8)
+  out %15 "keys now" in_place_of "keys"
+  out %16 "values now" in_place_of "values"
+  out %17 "seen"
+})"},
+    {"a_part_that_is_in_another_order", 1, R"(graph "g" {
+  in %0 "past": f32[3,5,8]
+  in %1 "at": i64[2,1]
+  in %2 "x": f32[8,5,4]
+  const %3: i64[1] = [1]
+  const %4: i64[1] = [3]
+  const %5: i64[1] = [2]
+  %6: f32[8,5,4] = Neg(%2)
+  %7: f32[8,5,2] = Slice(%6, %3, %4, %5)
+  %8: f32[2,5,8] = Transpose(%7) {perm = [2, 1, 0]}
+  %9: f32[3,5,8] = ScatterND(%0, %1, %8)
+  out %9 "now" in_place_of "past"
+})"},
+    {"a_part_of_the_old_value", 1, R"(graph "g" {
+  in %0 "past": f32[6,8]
+  in %1 "at": i64[1,1]
+  const %2: i64[1] = [2]
+  const %3: i64[1] = [3]
+  const %4: i64[1] = [0]
+  %5: f32[1,8] = Slice(%0, %2, %3, %4)
+  %6: f32[6,8] = ScatterND(%0, %1, %5)
+  out %6 "now" in_place_of "past"
+})"},
     {"many_slices", 1, R"(graph "g" {
   in %0 "past": f32[6,300]
   in %1 "at": i64[400,1]
