@@ -61,7 +61,6 @@ std::vector<machine::Strategy> strategies_for(const machine::Machine& machine,
                                .dataflow = options.disabled.count("dataflow") == 0,
                                .batch_invariant = options.batch_invariant,
                                .tall_gemm = options.disabled.count("tall_gemm") == 0,
-                               .class_sms = options.disabled.count("class_sms") == 0,
                                .tf32 = options.passes.precision == passes::Precision::kTf32}));
   return strategies;
 }
@@ -71,35 +70,6 @@ stitch::Options stitching_for(const machine::Strategy& strategy, const Options& 
   stitching.stitch = stitching.stitch && strategy.stitches();
   stitching.adapt = options.disabled.count("adapt_groups") == 0;
   return stitching;
-}
-
-/// A strategy whose dataflow program would be none is one with barriers from the start: only there
-/// norms of few rows go through products (fold_norms). Not tried where there is no such norm.
-Result<machine::Strategy> settled(const graph::Graph& graph, const machine::Machine& machine,
-                                  const machine::Strategy& wished, const Options& options) {
-  const auto& statistics = kernels::tile_library(machine).gemm.statistics;
-  if (!wished.dataflow() || !statistics || options.disabled.count("fold_norms")) return wished;
-  const std::vector<graph::NodeId> order = graph.order();
-  const bool norms = std::any_of(order.begin(), order.end(), [&](graph::NodeId id) {
-    if (!passes::may_fold_norm(graph, id)) return false;
-    const Type& rows = graph.type(graph.node(id).inputs[0]);
-    const int64_t width = rows.shape.back();
-    return statistics->pays(static_cast<int32_t>(rows.dtype), rows.count() / width, width, width,
-                            wished.own_kernels);
-  });
-  if (!norms) return wished;
-  const stitch::Options stitching = stitching_for(wished, options);
-  const passes::OfTiles tiles = questions_for(machine, wished, stitching, options);
-  graph::Graph fitted = graph;
-  for (const passes::Pass& pass : passes::machine_passes(tiles)) {
-    if (options.disabled.count(std::string(pass.name))) continue;
-    TRY(fitted, pass.run(std::move(fitted), nullptr));
-  }
-  const stitch::Plan plan = stitch::plan(fitted, machine, wished, stitching);
-  machine::Strategy strategy = wished;
-  if (!schedule::build(fitted, plan, machine, wished).dataflow)
-    strategy.sync = machine::Sync::kBarrier;
-  return strategy;
 }
 
 /// From the graph that the passes left to a program, as one strategy has it.
@@ -274,9 +244,6 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
   for (const machine::Strategy& strategy : strategies_for(machine, options)) {
     Attempt& attempt = attempts.emplace_back();
     attempt.made.strategy = strategy, attempt.made.graph = made.graph;
-    if (step.works()) {
-      TRY(attempt.made.strategy, settled(made.graph, machine, strategy, ordered));
-    }
     step.explain_into(attempt.explanations);
     const Status lowered = lower(machine, ordered, attempt.made, step);
     step.explain_into(made.explanations);

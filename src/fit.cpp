@@ -65,8 +65,7 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
     };
     asked.split_k = parts;
   }
-  // A dataflow program's workers compute norms of few rows each for themselves.
-  if (gemm.statistics && stitching.tiles && !strategy.batch_invariant && !strategy.dataflow()) {
+  if (gemm.statistics && stitching.tiles && !strategy.batch_invariant) {
     asked.gives_statistics = [&gemm, strategy, parts](DType type, int64_t rows, int64_t columns,
                                                       int64_t depth) {
       return gemm.statistics->pays(static_cast<int32_t>(type), rows, columns, depth,

@@ -34,11 +34,10 @@ inline constexpr int64_t kClusterColumns = 112;  // of a tile that a cluster com
 }  // namespace pipelined_bounds
 
 /// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh). Fit to 128
-/// and 197 rows; not on record. And of so few rows that a tile waits for its weights meanwhile.
+/// and 197 rows; not on record.
 namespace statistics_bounds {
 inline constexpr int64_t kFewestRows = 33, kMostRows = 256;
-inline constexpr int64_t kMostFewRows = 8;
-}  // namespace statistics_bounds
+}
 
 /// GEMM tiles that take their weights page by page in a dataflow program (gemm_skinny.cuh): all of
 /// A and four planes of sums in shared memory, a few pages' code. A body with that promise asserts

@@ -63,7 +63,7 @@ struct DataflowTiles {
 /// Products whose tiles give a norm's statistics of their rows of A as well.
 struct StatisticsTiles {
   /// Whether they do for less than a phase of their own; `own_kernel`: the product is a kernel of
-  /// its own, and no phase of one kernel with barriers.
+  /// its own.
   bool (*pays)(int32_t type, int64_t rows, int64_t n, int64_t k, bool own_kernel);
 };
 

@@ -233,32 +233,6 @@ def test_auto_explains_what_it_chose(obelisk, mlp, nvrtc):
         assert left_open[count] == asked[count]
 
 
-@pytest.mark.parametrize("flows", [True, False])
-def test_norms_of_few_rows_go_through_products_where_values_do_not_flow(obelisk, nvrtc, tmp_path, flows):
-    """In a dataflow program each worker computes the norm for itself, which costs no barrier; where something rules
-    that out (a scatter), the norm goes through the product behind it."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w0"], ["p"]),
-        helper.make_node("Add", ["p", "x"], ["a"]),
-        helper.make_node("LayerNormalization", ["a", "scale", "shift"], ["n"], name="norm", axis=-1),
-        helper.make_node("MatMul", ["n", "w1"], ["b"]),
-        helper.make_node("Relu", ["b"], ["c"]),
-        helper.make_node("MatMul", ["c", "w2"], ["y"]),
-    ]
-    weights = {"w0": random(512, 512), "w1": random(512, 1024), "w2": random(1024, 512), "scale": random(512), "shift": random(512)}
-    inputs, outputs = {"x": (TensorProto.FLOAT, [1, 512])}, {"y": (TensorProto.FLOAT, [1, 512])}
-    if not flows:
-        nodes.append(helper.make_node("ScatterElements", ["cache", "row", "y"], ["z"], axis=0))
-        inputs |= {"cache": (TensorProto.FLOAT, [4, 512]), "row": (TensorProto.INT64, [1, 512])}
-        outputs |= {"z": (TensorProto.FLOAT, [4, 512])}
-    model = save(tmp_path / "norm.onnx", nodes, inputs, outputs, weights)
-    words = ("compile", model, "-o", "m.obk", "--target", "sm_90a", "--granularity", "mono", "--precision", "fp16", "--json")
-    report = obelisk(*words, "--explain=fold_norms", code=0).json
-    assert report["dataflow"] == flows
-    assert ("NormStatistics 'norm'" in report["explained"]["fold_norms"]) != flows
-    assert flows or report["barriers"] == obelisk(*words, "--disable=fold_norms", code=0).json["barriers"] - 1
-
-
 @pytest.mark.parametrize("granularity", ["mono", "stitch", "op"])
 def test_kernels_are_what_is_launched(obelisk, nvrtc, tmp_path, granularity):
     """Products in parts are summed by functions of hand-written blocks, which are no kernels."""

@@ -516,61 +516,6 @@ int bodies_with(const Program& program, const std::string& text) {
                     [&](const auto& body) { return body.text.find(text) != std::string::npos; }));
 }
 
-// In one kernel with barriers norms of few rows go through products, too: right, and the same bits
-// from run to run (OBELISK_GPU_RUNS of them) in two contexts at once.
-class FewRowNorms : public testing::TestWithParam<const char*> {};
-TEST_P(FewRowNorms, GoThroughProductsInOneKernel) {
-  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
-  const DType type = GetParam() == std::string("f16") ? DType::f16 : DType::bf16;
-  SKIP_WITHOUT(type);
-  const machine::Machine device = some_gpu(0);
-  const machine::Strategy strategy =
-      strategy_for(device, {.granularity = machine::Granularity::kMono, .dataflow = false});
-  std::string skipped;
-  for (const bool centred : {true, false})
-    for (const int64_t rows : {1, 3, 8}) {
-      SCOPED_TRACE(fmt::format("{} rows, {}", rows, centred ? "centred" : "not centred"));
-      const graph::Graph graph = folded_norm(type, rows, centred ? 2048 : 192, 512, centred);
-      auto program = program_by(graph, device, strategy, true);
-      EXPECT_EQ(bodies_with(*program, "OBK_FIND_STATISTICS"), 1);
-      auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
-      ASSERT_TRUE(executable.ok()) << executable.error().text();
-      auto context = (*executable)->context(), other = (*executable)->context();
-      if (!context.ok() || !other.ok()) {
-        const Error& error = (context.ok() ? other : context).error();
-        ASSERT_EQ(error.code, Code::kDevice) << error.text();
-        skipped = error.text();
-        continue;
-      }
-      std::mt19937 random(7);
-      const std::vector<Tensor> inputs = {random_tensor(graph.type(graph.inputs()[0]), random)};
-      auto wanted = graph::interpret(graph, inputs);
-      ASSERT_TRUE(wanted.ok()) << wanted.error().text();
-      auto got = run(**context, *program, inputs);
-      ASSERT_TRUE(got.ok()) << got.error().text();
-      const double step = type == DType::f16 ? 2e-3 : 1.6e-2;
-      for (int64_t k = 0; k < (*got)[0].count(); ++k) {
-        const double a = (*got)[0].get_double(k), b = (*wanted)[0].get_double(k);
-        ASSERT_LE(std::fabs(a - b), 8 * step * (1 + std::fabs(b))) << "element " << k;
-      }
-      const char* wished = getenv("OBELISK_GPU_RUNS");
-      const int runs = wished ? atoi(wished) : 20;
-      const auto repeat = [&](Context& in) {
-        for (int k = 0; k < runs; ++k) {
-          auto again = run(in, *program, inputs);
-          EXPECT_TRUE(again.ok()) << again.error().text();
-          if (!again.ok()) return;
-          EXPECT_TRUE(same_bits(*got, *again)) << "run " << k << " gave other bits";
-        }
-      };
-      std::thread second([&] { repeat(**other); });
-      repeat(**context);
-      second.join();
-    }
-  if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
-}
-INSTANTIATE_TEST_SUITE_P(Types, FewRowNorms, testing::Values("f16", "bf16"));
-
 std::shared_ptr<Program> tall_program(const graph::Graph& graph, int sms, bool tall) {
   const machine::Machine device = some_gpu(sms);
   return program_by(

@@ -308,8 +308,7 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
 
 bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t, int64_t k, bool own_kernel) {
   using namespace statistics_bounds;
-  if (!OBK_IS_HALF(type) || k % 64 != 0 || rows < 1) return false;
-  return rows <= kMostFewRows || (own_kernel && rows >= kFewestRows && rows <= kMostRows);
+  return own_kernel && OBK_IS_HALF(type) && k % 64 == 0 && rows >= kFewestRows && rows <= kMostRows;
 }
 
 int64_t cuda_gemm_dataflow_bytes(int32_t type, int64_t rows, int64_t columns, int64_t k) {
