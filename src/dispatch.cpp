@@ -6,7 +6,6 @@
 
 #include "compile.h"
 #include "kernel_profiles.h"
-#include "schedule/cost_model.h"
 #include "schedule/local_search.h"
 #include "time_in_turns.h"
 
@@ -21,6 +20,7 @@ struct Loaded {
 
 std::vector<schedule::Kernel> kernels_of(const Loaded& in_waves, const machine::Machine& machine) {
   const runtime::Program& program = in_waves.executable->program();
+  const double ridge = machine.flops_per_sm / machine.bytes_per_sm;
   std::vector<schedule::Kernel> kernels;
   for (size_t w = 0; w < in_waves.made.tasks.works.size(); ++w) {
     const stitch::Group& group =
@@ -28,8 +28,10 @@ std::vector<schedule::Kernel> kernels_of(const Loaded& in_waves, const machine::
     const graph::NodeId anchor = group.anchor == graph::kNone ? group.nodes.front() : group.anchor;
     schedule::Kernel kernel{.name = program.works[w].label, .launches = false};
     if (kernel.name.empty()) kernel.name = ops::to_string(in_waves.made.graph.node(anchor).op);
+    const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
     const schedule::Classified classified =
-        schedule::class_of(in_waves.made.graph, group, machine);
+        schedule::classify(static_cast<double>(group.cost.flops.count), bytes, ridge,
+                           ops::to_string(in_waves.made.graph.node(anchor).op));
     kernel.kind = classified.kind, kernel.why_kind = classified.why;
     kernels.push_back(std::move(kernel));
   }

@@ -67,7 +67,6 @@ struct Wishes {
   bool dataflow = true;                          // where it can be
   bool batch_invariant = false;
   bool tall_gemm = true;
-  bool class_sms = true;
   bool tf32 = false;
 };
 

@@ -41,8 +41,6 @@ struct Strategy {
   bool batch_invariant =
       false;  // no choice that changes the order of a sum looks at how many rows there are
   bool tall_gemm = true;  // pipelined GEMMs may have tiles of more than 64 rows
-  bool class_sms = true;  // in one kernel, works of a wave that compute and works that move memory
-                          // run on disjoint SMs
   bool tf32 = false;  // GEMMs, convolutions and attention of f32 multiply numbers rounded to tf32
                       // where a tile computes them
 
