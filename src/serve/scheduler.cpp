@@ -262,14 +262,16 @@ class Deciding {
     return scaled(variant.alone * passes(variant, head(f).rows), std::max(tenant_of(f).ratio, 1.0));
   }
 
-  /// A tenant whose program runs for far longer than it should, or whose programs did so of late.
-  bool straggles(int tenant) const {
-    if (window_.tenants()[static_cast<size_t>(tenant)].demoted) return true;
+  /// Flows of tenants whose program runs for far longer than it should, or whose programs did so of
+  /// late.
+  void find_stragglers() {
+    std::vector<bool> straggles(window_.tenants().size());
+    for (size_t t = 0; t < straggles.size(); ++t) straggles[t] = window_.tenants()[t].demoted;
     for (const Running& run : window_.running())
-      if (run.tenant == tenant &&
-          now_ - run.started - run.wait > scaled(run.predicted, policy_.straggler))
-        return true;
-    return false;
+      if (now_ - run.started - run.wait > scaled(run.predicted, policy_.straggler))
+        straggles[static_cast<size_t>(run.tenant)] = true;
+    for (const size_t f : active_)
+      flows_[f].straggling = straggles[static_cast<size_t>(window_.flows()[f].tenant)];
   }
 
   /// Smaller comes first.
@@ -289,9 +291,8 @@ class Deciding {
     if (now_ - flow.served > policy_.patience) standing = 0;
     const Time slack = std::max(due(f) - now_ - quick, Time(0));
     const int bin = std::bit_width(static_cast<uint64_t>(slack.count()) >> 14);
-    int clash = 0;
-    for (const Running& run : window_.running())
-      if (run.machine == machine) clash += model(run.model).bound == model_of(f).bound ? 1 : -1;
+    const auto& [of_memory, of_arithmetic] = bound_[static_cast<size_t>(machine)];
+    const int clash = (of_memory - of_arithmetic) * (model_of(f).bound == Bound::kMemory ? 1 : -1);
     const int shorter = -static_cast<int>(std::bit_width(static_cast<uint64_t>(quick.count())));
     return {standing, flow.priority, bin, shorter, clash > 0 ? 1 : 0, due(f)};
   }
@@ -316,8 +317,12 @@ class Deciding {
         if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever)
           rate_ += 1 / std::max(static_cast<double>(gap.count()), 1.0);
     for (const Tenant& tenant : window_.tenants()) used_.push_back(tenant.used);
-    for (const size_t f : active_)
-      if (waits(f)) flows_[f].straggling = straggles(window_.flows()[f].tenant);
+    find_stragglers();
+    bound_.assign(free_.size(), {0, 0});
+    for (const Running& run : window_.running()) {
+      auto& [of_memory, of_arithmetic] = bound_[static_cast<size_t>(run.machine)];
+      ++(model(run.model).bound == Bound::kMemory ? of_memory : of_arithmetic);
+    }
     reserved_.assign(free_.size(), {kNever, 0});
     for (const bool may_hold : {true, false}) {
       while (place_one(may_hold)) {
@@ -611,7 +616,7 @@ class Deciding {
            passes(variant_of(start), start.rows) == 1;
   }
 
-  /// The most urgent that was not looked at yet; false when there is none, or no room.
+  /// The most urgent that was not looked at yet and has room; false when there is none.
   bool place_one(bool may_hold) {
     int machine = 0;
     for (size_t m = 1; m < free_.size(); ++m)
@@ -624,24 +629,22 @@ class Deciding {
       const double used = used_[static_cast<size_t>(window_.flows()[f].tenant)];
       least_used_ = std::min(least_used_, used), most_used = std::max(most_used, used);
     }
-    int chosen = -1;
-    std::optional<Rank> best;
-    for (const size_t f : active_) {
-      if (!waits(f) || flows_[f].skipped) continue;
-      const Rank at = rank(f, machine);
-      if (!best || at < *best) best = at, chosen = static_cast<int>(f);
+    ranked_.clear();
+    for (const size_t f : active_)
+      if (waits(f) && !flows_[f].skipped) ranked_.push_back({rank(f, machine), f});
+    std::sort(ranked_.begin(), ranked_.end());  // of equals the flow of the lowest number
+    // Who finds no room changes no other's rank, but where slots are kept for it.
+    const int free = free_[static_cast<size_t>(machine)];
+    for (const auto& [at, f] : ranked_) {
+      if (start_on(f, machine, may_hold)) return true;
+      flows_[f].skipped = true;
+      const double used = used_[static_cast<size_t>(window_.flows()[f].tenant)];
+      if (!flows_[f].held &&
+          (policy_.reserve || at.standing == 0 || most_used - used > share_slack()))
+        reserve(f, machine);
+      if (free_[static_cast<size_t>(machine)] != free) return true;
     }
-    if (chosen < 0) return false;
-    if (start_on(static_cast<size_t>(chosen), machine, may_hold)) return true;
-    flows_[static_cast<size_t>(chosen)].skipped = true;
-    const bool behind =
-        most_used -
-            used_[static_cast<size_t>(window_.flows()[static_cast<size_t>(chosen)].tenant)] >
-        share_slack();
-    if (!flows_[static_cast<size_t>(chosen)].held &&
-        (policy_.reserve || best->standing == 0 || behind))
-      reserve(static_cast<size_t>(chosen), machine);
-    return true;
+    return false;
   }
 
   /// Programs that may be started now on a machine: they leave alone what is reserved.
@@ -657,6 +660,7 @@ class Deciding {
     const int free = free_[static_cast<size_t>(machine)], others = claims_ - 1 - gathering_;
     const int share = policy_.narrow ? free / (1 + others + coming(f)) : window_.slots(),
               least = narrowest(timed);
+    if (least > free) return false;
     const int room = std::max(share, least);
     const int rows = policy_.batches ? std::max(left_[m], head(f).rows) : head(f).rows;
     int chosen = -1;
@@ -961,6 +965,8 @@ class Deciding {
   std::optional<bool> comes_;  // another_comes() of that code
   std::vector<double> used_;   // by tenant
   double least_used_ = 0;
+  std::vector<std::pair<int, int>> bound_;         // by machine: runs by what they are bound by
+  std::vector<std::pair<Rank, size_t>> ranked_;    // of place_one
   Decisions made_;
 };
 

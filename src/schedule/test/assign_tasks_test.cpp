@@ -1,0 +1,67 @@
+// Which worker runs which task.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "schedule/schedule.h"
+
+namespace obelisk::schedule {
+namespace {
+
+/// Pointwise convolutions and an average pool of one picture, as of an Inception block, in one
+/// kernel.
+struct Block {
+  machine::Machine device = *machine::gpu("sm_90a", 132);
+  machine::Strategy strategy =
+      strategy_for(device, {.granularity = machine::Granularity::kMono});
+  graph::Graph graph;
+  stitch::Plan plan;
+  TaskGraph tasks;
+
+  Block(int64_t size, int64_t channels, const std::vector<int64_t>& branches) {
+    const auto x = graph.add_input("x", {DType::f16, {1, channels, size, size}});
+    for (const int64_t each : branches) {
+      const auto w = graph.add_constant(Tensor::allocate({DType::f16, {each, channels, 1, 1}}));
+      graph.mark_output(graph.must_add(graph::Op::Conv, {x, w}),
+                        fmt::format("y{}", graph.outputs().size()));
+    }
+    graph.mark_output(graph.must_add(graph::Op::AveragePool, {x},
+                                     ops::Attrs()
+                                         .set("kernel_shape", std::vector<int64_t>{3, 3})
+                                         .set("pads", std::vector<int64_t>{1, 1, 1, 1})),
+                      "pool");
+    plan = stitch::plan(graph, device, strategy);
+    tasks = build(graph, plan, device, strategy);
+    const Status sound = validate(graph, plan, tasks);
+    CHECK(sound.ok(), "{}", sound.error().text());
+  }
+  /// Workers that have tasks of the pool and of a convolution.
+  int mixed() const {
+    int count = 0;
+    for (const auto& list : tasks.lists) {
+      std::set<bool> pools;
+      for (const ObkTask& task : list)
+        pools.insert(plan.groups[tasks.works[task.work].group].kind ==
+                     stitch::GroupKind::kStitched);
+      count += pools.size() > 1;
+    }
+    return count;
+  }
+};
+
+// Works of a wave are cut for shares of the workers (choose_tiles.h), longest first: what moves
+// memory runs beside what multiplies, not behind it.
+TEST(AssignTasks, APoolRunsBesideConvolutionsOnWorkersOfItsOwn) {
+  for (const auto& [size, channels, branches] :
+       std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>{
+           {35, 192, {64, 48, 64}}, {17, 768, {192, 128, 128}}, {14, 512, {160, 112, 24}}}) {
+    SCOPED_TRACE(fmt::format("{} x {} x {}", channels, size, size));
+    const Block block(size, channels, branches);
+    EXPECT_EQ(block.tasks.waves, 1);
+    EXPECT_EQ(block.mixed(), 0);
+    EXPECT_GT(block.tasks.task_count(), 60);
+  }
+}
+
+}  // namespace
+}  // namespace obelisk::schedule
