@@ -112,23 +112,23 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
 
 namespace {
 
+/// What all tasks of a work take.
+double nanos_of(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, const Work& work) {
+  const Group& group = plan.groups[work.group];
+  if (const int64_t batch = rows_at_once(group, cut, tasks, work))
+    return static_cast<double>((work.nest.row_count() + batch - 1) / batch) *
+           batch_nanos(cut, work);
+  return static_cast<double>(count_tasks(group, work)) *
+         (slower_than_roof(group, cut) * work.task_nanos + cut.machine.costs.task);
+}
+
 /// Works of a wave are cut again, each for its share of the workers, so that together they fill
 /// them once.
 void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
                    const std::vector<size_t>& wave) {
   if (wave.size() < 2) return;
   std::vector<double> nanos;
-  for (size_t w : wave) {
-    const Work& work = tasks.works[w];
-    const Group& group = plan.groups[work.group];
-    if (const int64_t batch = rows_at_once(group, cut, tasks, work)) {
-      const double batches = static_cast<double>((work.nest.row_count() + batch - 1) / batch);
-      nanos.push_back(batches * batch_nanos(cut, work));
-      continue;
-    }
-    nanos.push_back(static_cast<double>(count_tasks(group, work)) *
-                    (slower_than_roof(group, cut) * work.task_nanos + cut.machine.costs.task));
-  }
+  for (size_t w : wave) nanos.push_back(nanos_of(plan, cut, tasks, tasks.works[w]));
   const double all = std::accumulate(nanos.begin(), nanos.end(), 0.0);
   for (size_t k = 0; k < wave.size(); ++k) {
     const WorkerBudget share{std::max(1, static_cast<int>(cut.workers.count * nanos[k] / all))};
@@ -146,19 +146,25 @@ void cut_tiles(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
   for (size_t w = 0; w < tasks.works.size(); ++w) by_wave[tasks.works[w].wave].push_back(w);
   for (std::vector<size_t>& wave : by_wave) {
     if (wave.size() < 2 || wave.size() > static_cast<size_t>(cut.workers.count)) continue;
-    // Copies beside what is computed take the workers that it leaves.
+    // Copies beside what is computed take the workers that it leaves, or where those are few their
+    // share of all.
     const auto first_copy = std::stable_partition(wave.begin(), wave.end(), [&](size_t w) {
       return !is_copy(plan.groups[tasks.works[w].group], tasks.works[w]);
     });
     std::vector<size_t> copies;
     if (first_copy != wave.begin())
       copies.assign(first_copy, wave.end()), wave.erase(first_copy, wave.end());
+    double computed = 0, copied = 0;
+    for (size_t w : wave) computed += nanos_of(plan, cut, tasks, tasks.works[w]);
+    for (size_t w : copies) copied += nanos_of(plan, cut, tasks, tasks.works[w]);
     share_workers(plan, cut, tasks, wave);
     if (copies.empty()) continue;
     int64_t busy = 0;
     for (size_t w : wave) busy += count_tasks(plan.groups[tasks.works[w].group], tasks.works[w]);
     WorkerBudget rest = cut.workers;
-    if (busy < rest.count) rest.count -= static_cast<int>(busy);
+    if (busy < rest.count)
+      rest.count = std::max(rest.count - static_cast<int>(busy),
+                            static_cast<int>(rest.count * (copied / (copied + computed))));
     rest.count = std::max<int>(rest.count / static_cast<int>(copies.size()), 1);
     for (size_t w : copies)
       cut_work(plan, cut.within(rest), tasks, tasks.works[w],

@@ -965,8 +965,8 @@ class Deciding {
   std::optional<bool> comes_;  // another_comes() of that code
   std::vector<double> used_;   // by tenant
   double least_used_ = 0;
-  std::vector<std::pair<int, int>> bound_;         // by machine: runs by what they are bound by
-  std::vector<std::pair<Rank, size_t>> ranked_;    // of place_one
+  std::vector<std::pair<int, int>> bound_;       // by machine: runs by what they are bound by
+  std::vector<std::pair<Rank, size_t>> ranked_;  // of place_one
   Decisions made_;
 };
 

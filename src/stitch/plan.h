@@ -193,8 +193,8 @@ struct Layout {
 /// divide where the pixels, rows and images of X begin and where tiles of so many channels do.
 int16_t depthwise_pack(const ConvTile& conv, const Layout& x, int64_t tile_channels);
 
-/// What a block reads for an input of its op: elements of a stored value that follow one another, in
-/// row-major order, from `offset` on.
+/// What a block reads for an input of its op: elements of a stored value that follow one another,
+/// in row-major order, from `offset` on.
 struct BlockInput {
   ValueId value = graph::kNone;
   int64_t offset = 0;

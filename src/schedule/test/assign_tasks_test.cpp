@@ -12,8 +12,7 @@ namespace {
 /// kernel.
 struct Block {
   machine::Machine device = *machine::gpu("sm_90a", 132);
-  machine::Strategy strategy =
-      strategy_for(device, {.granularity = machine::Granularity::kMono});
+  machine::Strategy strategy = strategy_for(device, {.granularity = machine::Granularity::kMono});
   graph::Graph graph;
   stitch::Plan plan;
   TaskGraph tasks;
@@ -61,6 +60,35 @@ TEST(AssignTasks, APoolRunsBesideConvolutionsOnWorkersOfItsOwn) {
     EXPECT_EQ(block.mixed(), 0);
     EXPECT_GT(block.tasks.task_count(), 60);
   }
+}
+
+// A copy beside what fills the workers is no task of one of them.
+TEST(AssignTasks, ACopyHasItsShareOfWorkersThatAreBusy) {
+  const machine::Machine device = *machine::gpu("sm_90a", 132);
+  const machine::Strategy strategy =
+      strategy_for(device, {.granularity = machine::Granularity::kMono});
+  graph::Graph graph;
+  const auto x = graph.add_input("x", {DType::f16, {8192, 2048}}),
+             y = graph.add_input("y", {DType::f16, {4096, 4096}});
+  Tensor last = Tensor::allocate({DType::i64, {1}});
+  last.set_int(0, -1);
+  const auto axes = graph.add_constant(std::move(last));
+  const auto most = graph.must_add(graph::Op::ReduceMax, {x, axes});
+  graph.mark_output(graph.must_add(graph::Op::Sub, {x, most}), "e");
+  graph.mark_output(graph.must_add(graph::Op::Transpose, {y},
+                                   ops::Attrs().set("perm", std::vector<int64_t>{1, 0})),
+                    "t");
+  const stitch::Plan plan = stitch::plan(graph, device, strategy);
+  const TaskGraph tasks = build(graph, plan, device, strategy);
+  ASSERT_EQ(tasks.works.size(), 2u);
+  ASSERT_EQ(tasks.waves, 1);
+  int64_t all = 0, longest = 0;
+  for (const auto& list : tasks.lists) {
+    int64_t sum = 0;
+    for (const ObkTask& task : list) sum += task.nanos;
+    all += sum, longest = std::max(longest, sum);
+  }
+  EXPECT_LT(longest * device.sms, 4 * all);  // before, one worker had all of it
 }
 
 }  // namespace
