@@ -92,15 +92,29 @@ class Passes {
   std::map<ExprId, bool> column_;
 };
 
+/// Loads whose addresses are strides: what their coordinates would compute is nowhere computed.
+std::set<ExprId> strided_loads(const Views& views, const Body& body) {
+  std::set<ExprId> found;
+  Exprs exprs = body.exprs;  // addresses are computed in a copy
+  for (ExprId id = 0; id < body.exprs.size(); ++id) {
+    const Expr& expr = body.exprs[id];
+    if (expr.scalar != Scalar::kLoad || expr.slot >= kRowSlot || expr.coords.empty()) continue;
+    const ExprId address = views.offset(exprs, body.operands[expr.slot], expr.coords);
+    if (ops::affine(exprs, address, static_cast<int>(body.domain.size()))) found.insert(id);
+  }
+  return found;
+}
+
 /// Stages expensive values that a later pass over the row needs again. Returns the first that has
 /// no place, or kNoExpr.
-ExprId stage(Body& body, const std::vector<bool>& is_column, const machine::Machine& device,
-             std::vector<Step>& steps) {
+ExprId stage(const Views& views, Body& body, const std::vector<bool>& is_column,
+             const machine::Machine& device, std::vector<Step>& steps) {
   if (body.row_values == 0) return kNoExpr;
   int64_t columns = 1;
   for (size_t s = 0; s < is_column.size(); ++s)
     if (is_column[s]) columns *= body.domain[s];
   Passes passes(body, is_column, steps);
+  const std::set<ExprId> strided = strided_loads(views, body);
   std::map<ExprId, std::set<int>> used_in;  // expensive expression → passes that use it
   for (const Step& step : steps) {
     if (step.per_row) continue;
@@ -109,7 +123,9 @@ ExprId stage(Body& body, const std::vector<bool>& is_column, const machine::Mach
     std::function<void(ExprId)> walk = [&](ExprId id) {
       if (!seen.insert(id).second) return;
       if (is_expensive(body.exprs[id].scalar) && passes.per_column(id)) used_in[id].insert(at);
-      for_children(body.exprs[id], walk);
+      if (!strided.count(id)) return for_children(body.exprs[id], walk);
+      for (const ExprId arg : body.exprs[id].args)
+        if (arg != kNoExpr) walk(arg);
     };
     walk(step.expr);
   }
@@ -272,7 +288,7 @@ NodeId write_body(const Graph& graph, const Views& views, const Grouping& groupi
     body.operands.push_back(v);
     steps.push_back(std::move(step));
   }
-  const ExprId homeless = stage(body, draft.is_column, device, steps);
+  const ExprId homeless = stage(views, body, draft.is_column, device, steps);
   const NodeId without_place = homeless == kNoExpr ? graph::kNone : node_of(graph, draft, homeless);
   Passes passes(body, draft.is_column, steps);
   for (Step& step : steps) step.pass = passes.pass(step.expr);
