@@ -7,8 +7,7 @@ Models of one architecture with weights of their own, some tens of milliseconds 
 the coefficient of variation CV, rates over the models by a power law of exponent 0.5, together LOAD times what the server answers
 in a closed loop (its capacity). A request's deadline is SLO times the time of one alone. Every side has the same arrivals, in turns.
 Triton's backend (bench/serve_triton_identity.c) takes as much processor time as one of our runs; its queue rejects what has timed out.
-Client and server share the machine. While deadlines are judged the client runs at a real-time priority, where the system allows it
-(root): else it waits for a core behind the server, as no client on another machine does, and counts that as the server's time.
+Client and server share the machine.
 
   goodput      answers in time, as the client sees them, a second; of the capacity; and of what one server of that capacity that knows all
                times could answer in time of these arrivals, which come in bursts that no queue within the deadline outlasts
@@ -128,15 +127,6 @@ async def overload(port, arrivals, deadline):
     return await asyncio.gather(*tasks)
 
 
-def prefer_client():
-    """Puts this process ahead of the servers. Whether that was allowed."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-        return True
-    except PermissionError:
-        return False
-
-
 def counted(port):
     """Of a server of ours: requests with a deadline that it admitted, and those that it answered in time."""
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
@@ -190,7 +180,6 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--policies", default="vliw,fifo")
-    parser.add_argument("--client", choices=("first", "equal"), default="first", help="whether the client goes before the servers on a core")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--note", default="")
     given = parser.parse_args()
@@ -237,7 +226,6 @@ def main():
                 only(side)
                 capacities[side] = asyncio.run(capacity(ports[side], models, given.seconds / 4, 2 * given.threads))
             most, deadline = max(capacities.values()), given.slo * one
-            preferred = given.client != "equal" and prefer_client()
             found = {side: [] for side in words}
             for turn in range(given.rounds):
                 arrivals = arrivals_of(models, given.load * most, given.cv, given.seconds, turn)
@@ -262,8 +250,8 @@ def main():
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
         "command": "bench/serve_overload.py" + (" --triton tritonserver" if given.triton else "")
-                   + f" --load {given.load:g} --cv {given.cv:g} --slo {given.slo:g} --models {given.models} --seconds {given.seconds:g} --rounds {given.rounds} --threads {given.threads} --client {given.client}",
-        "note": given.note, "client_at_real_time_priority": preferred, "alone_us": round(one * 1e6), "deadline_us": round(deadline * 1e6),
+                   + f" --load {given.load:g} --cv {given.cv:g} --slo {given.slo:g} --models {given.models} --seconds {given.seconds:g} --rounds {given.rounds} --threads {given.threads}",
+        "note": given.note, "alone_us": round(one * 1e6), "deadline_us": round(deadline * 1e6),
         "capacity_per_second": {side: round(value, 1) for side, value in capacities.items()},
         "median_of_rounds": middle, "rounds": found}, indent=1)
     print(json.dumps(middle, indent=1))

@@ -250,8 +250,12 @@ int64_t fold_ints(const Call& call, const int64_t* x, const std::vector<int64_t>
     const int64_t kept = narrowed(dtype, static_cast<int64_t>(total));
     return is_u64 ? static_cast<double>(total) : static_cast<double>(kept);
   };
-  auto truncated = [](double value) {
-    return std::isfinite(value) ? static_cast<int64_t>(value) : std::numeric_limits<int64_t>::min();
+  auto truncated = [&](double value) {
+    if (is_u64 && value >= 0 && value < 0x1p64)
+      return static_cast<int64_t>(static_cast<uint64_t>(value));
+    // What no integer of 64 bits holds becomes the lowest, as on x86.
+    return std::abs(value) < 0x1p63 ? static_cast<int64_t>(value)
+                                    : std::numeric_limits<int64_t>::min();
   };
   switch (call.op) {
     case Op::ReduceSum:

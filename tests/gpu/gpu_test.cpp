@@ -508,6 +508,54 @@ TEST_P(PipelinedGemm, NormsGoThroughProducts) {
       [](DType type, int64_t rows) { return folded_norm(type, rows, 192, 128, false); }, GetParam(),
       {40, 197}, 3, 1);
 }
+// Products of two inputs, whose stages are longer where the last tile has fewer columns: a worker
+// has several tiles, wide ones before narrow ones.
+TEST_P(PipelinedGemm, ProductsOfInputsWithANarrowLastTile) {
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  const DType type = GetParam() == std::string("f16") ? DType::f16 : DType::bf16;
+  SKIP_WITHOUT(type);
+  std::string skipped;
+  int narrow = 0;
+  for (const int sms : {4, 8, 12})
+    for (const int64_t n : {80, 112, 128}) {
+      SCOPED_TRACE(fmt::format("{} columns on {} multiprocessors", n, sms));
+      graph::Graph graph;
+      const auto a = graph.add_input("a", {type, {5, 128, 1152}}),
+                 b = graph.add_input("b", {type, {5, 1152, n}});
+      graph.mark_output(graph.must_add(graph::Op::MatMul, {a, b}), "y");
+      const machine::Machine device = some_gpu(sms);
+      auto program =
+          program_by(graph, device,
+                     strategy_for(device, {.granularity = machine::Granularity::kStitch}), true);
+      for (const auto& list : program->lists)
+        for (const ObkTask& task : list)
+          narrow += task.c1 == n && task.c0 > 0 && task.c1 - task.c0 < task.c0;
+      auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
+      ASSERT_TRUE(executable.ok()) << executable.error().text();
+      auto context = (*executable)->context();
+      if (!context.ok()) {
+        ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
+        skipped = context.error().text();
+        continue;
+      }
+      std::mt19937 random(7);
+      const std::vector<Tensor> inputs = {
+          random_tensor(graph.type(graph.inputs()[0]), random, 1.0 / 16),
+          random_tensor(graph.type(graph.inputs()[1]), random)};
+      auto wanted = graph::interpret(graph, inputs);
+      ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+      auto got = run(**context, *program, inputs);
+      ASSERT_TRUE(got.ok()) << got.error().text();
+      const double step = type == DType::f16 ? 2e-3 : 1.6e-2;
+      for (int64_t k = 0; k < (*got)[0].count(); ++k) {
+        const double x = (*got)[0].get_double(k), y = (*wanted)[0].get_double(k);
+        ASSERT_LE(std::fabs(x - y), 4 * step * (1 + std::fabs(y))) << "element " << k;
+      }
+    }
+  EXPECT_GT(narrow, 0);
+  if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, PipelinedGemm, testing::Values("f16", "bf16"));
 
 int bodies_with(const Program& program, const std::string& text) {

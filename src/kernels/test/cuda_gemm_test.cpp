@@ -158,5 +158,25 @@ TEST(CudaGemm, ScratchHoldsTilesOfFewerColumns) {
       }
 }
 
+// Of two operands that are no weights both lie in the stages, whose length depends on the columns.
+TEST(CudaGemm, ScratchHoldsStagesOfFewerColumns) {
+  for (const bool packed : {false, true})
+    for (int64_t m : {16, 32, 64})
+      for (int64_t n = 16; n <= 128; n += 16)
+        for (int64_t k = 64; k <= 2048; k += 64) {
+          ObkGemm g = {};
+          g.a_type = g.b_type = kObkBf16, g.packed = packed, g.m = m, g.n = n, g.k = k;
+          const int k_blocks = static_cast<int>(k / 64), padded = gemm_pass_rows(m);
+          for (int64_t last = 16; last <= n; last += 16) {
+            const auto rows =
+                static_cast<int>(padded + std::min<int64_t>(last, gemm_pass_columns(m)));
+            const int blocks = gemm_stages(rows, k_blocks, packed).blocks;
+            EXPECT_LE(128 * rows * blocks * std::min(4, (k_blocks + blocks - 1) / blocks),
+                      cuda_gemm_scratch_bytes(&g))
+                << m << " x " << n << " x " << k << ", the last tile of " << last;
+          }
+        }
+}
+
 }  // namespace
 }  // namespace obelisk::kernels

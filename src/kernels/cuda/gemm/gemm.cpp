@@ -170,12 +170,11 @@ int64_t scratch_bytes(const ObkGemm& g, int smem_a, bool has_ring) {
   const int rows = gemm_pass_rows(g.m), k_blocks = static_cast<int>(chunks_of(g.k));
   const int64_t pass = gemm_pass_columns(g.m);
   const int columns = static_cast<int>(round_up(std::min<int64_t>(g.n, pass), 16));
-  // The last of several passes has fewer columns, and so may have longer stages.
-  const int rest = g.n > pass ? static_cast<int>(round_up(g.n % pass, 16)) : 0;
   // Weights come through the ring where there is one, else behind the activations.
   int64_t most = int64_t{2} * rows * (columns + 4) * 4;
-  for (int wide : {columns, rest}) {
-    if (wide == 0) continue;
+  // The last of several passes has fewer columns, and so has the last tile of a product: their
+  // stages may be longer.
+  for (int wide = 16; wide <= columns; wide += 16) {
     for (bool ring : {g.packed != 0 && has_ring, false}) {
       const int all = ring ? rows : rows + wide;
       const int blocks =
