@@ -25,7 +25,7 @@ all sharing the GPU, than the batch (1.3 times at most is wanted).
 their requests at random are compared bit by bit with answers alone, while a tenant sends NaN, requests
 are cancelled, models come and go, and one that wants more memory than the server may take is
 refused (bench/tenants/mixes.cpp). Programs are for a quarter of the SMs (--mixes-sms) alone, since with several
-widths the bits depend on who else is there.
+widths the bits depend on what else runs.
 
 Works in the folder that scripts/pack.sh makes, and in a checkout with a build. A part that fails or
 takes more than --timeout seconds is told and left out; what comes after --budget seconds is not
@@ -162,7 +162,7 @@ class Run:
         folder = self.work / name
         if what == "inputs":
             made = [list(folder.glob(f"{tenant}.*.bin")) for tenant in range(self.options.tenants)]
-            # What lies there and is not whole belongs to who put it there.
+            # Incomplete files there are left alone: another process may be writing them.
             if all(made) or (made[0] and not (folder / "exported").exists()):
                 return ""
         elif (folder / f"{what}.onnx").exists():

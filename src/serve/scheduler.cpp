@@ -633,7 +633,7 @@ class Deciding {
     for (const size_t f : active_)
       if (waits(f) && !flows_[f].skipped) ranked_.push_back({rank(f, machine), f});
     std::sort(ranked_.begin(), ranked_.end());  // of equals the flow of the lowest number
-    // Who finds no room changes no other's rank, but where slots are kept for it.
+    // A flow that finds no room leaves the others' ranks as they are; slots may be kept for it.
     const int free = free_[static_cast<size_t>(machine)];
     for (const auto& [at, f] : ranked_) {
       if (start_on(f, machine, may_hold)) return true;
