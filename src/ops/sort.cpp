@@ -17,6 +17,7 @@ struct Lines {
 };
 Lines lines_of(const Shape& shape, int64_t axis) {
   const int a = static_cast<int>(axis);
+  if (shape[axis] == 0) return {0, 0, 0};  // whatever the other extents are
   return {product(shape, 0, a), shape[axis], product(shape, a + 1, static_cast<int>(shape.size()))};
 }
 
