@@ -88,7 +88,8 @@ Wanted read(int argc, char** argv) {
   if (wanted.models.empty() || wanted.inputs.empty())
     throw std::invalid_argument("models, NAME=MODEL, and --inputs are wanted");
   if (wanted.target != "cpu" && wanted.width < 1)
-    throw std::invalid_argument("--width is required: with several widths the bits depend on what else runs");
+    throw std::invalid_argument(
+        "--width is required: with several widths the bits depend on what else runs");
   return wanted;
 }
 
