@@ -1,6 +1,8 @@
 // What the programs of this folder have in common: files, lists of the command line, quantiles.
 #pragma once
 
+#include <obelisk/obelisk.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -18,6 +20,23 @@ using Bytes = std::vector<std::byte>;
 int super_kernels(int argc, char** argv);
 int mixes(int argc, char** argv);
 
+/// The words of a command line, one after another.
+class Words {
+ public:
+  Words(int argc, char** argv) : words_(argv, argv + argc) {}
+  bool next() { return ++at_ < words_.size(); }
+  const std::string& word() const { return words_[at_]; }
+  /// What stands behind a flag. Throws where nothing does.
+  std::string value() {
+    if (at_ + 1 >= words_.size()) throw std::invalid_argument(word() + " wants a value");
+    return words_[++at_];
+  }
+
+ private:
+  std::vector<std::string> words_;
+  size_t at_ = 0;  // the program's name
+};
+
 inline Bytes read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error(path + " cannot be read");
@@ -25,6 +44,16 @@ inline Bytes read_file(const std::string& path) {
   Bytes bytes(got.size());
   if (!got.empty()) std::memcpy(bytes.data(), got.data(), got.size());
   return bytes;
+}
+
+/// The bytes of all outputs, in the model's order.
+inline std::vector<Bytes> outputs_of(const obelisk::Response& response) {
+  std::vector<Bytes> outputs;
+  for (const obelisk::Port& port : response.outputs()) {
+    const auto bytes = response.output_bytes(port.name);
+    outputs.emplace_back(bytes.begin(), bytes.end());
+  }
+  return outputs;
 }
 
 /// What stands between commas; nothing of what is empty.

@@ -88,12 +88,9 @@ struct Wanted {
 
 Wanted read(int argc, char** argv) {
   Wanted wanted;
-  for (int k = 1; k < argc; ++k) {
-    const std::string word = argv[k];
-    const auto value = [&] {
-      if (k + 1 == argc) throw std::invalid_argument(word + " wants a value");
-      return std::string(argv[++k]);
-    };
+  for (Words words(argc, argv); words.next();) {
+    const std::string word = words.word();
+    const auto value = [&] { return words.value(); };
     const auto number = [&] { return std::stod(value()); };
     const auto whole = [&] { return std::stoi(value()); };
     if (word == "--inputs")

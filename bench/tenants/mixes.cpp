@@ -47,12 +47,9 @@ struct Wanted {
 
 Wanted read(int argc, char** argv) {
   Wanted wanted;
-  for (int k = 1; k < argc; ++k) {
-    const std::string word = argv[k];
-    const auto value = [&] {
-      if (k + 1 == argc) throw std::invalid_argument(word + " wants a value");
-      return std::string(argv[++k]);
-    };
+  for (Words words(argc, argv); words.next();) {
+    const std::string word = words.word();
+    const auto value = [&] { return words.value(); };
     const auto whole = [&] { return std::stoi(value()); };
     if (word == "--inputs")
       wanted.inputs = value();
@@ -104,15 +101,6 @@ struct Model {
   std::string name, path;
   std::vector<Question> questions;
 };
-
-std::vector<Bytes> outputs_of(const obelisk::Response& response) {
-  std::vector<Bytes> outputs;
-  for (const obelisk::Port& port : response.outputs()) {
-    const auto bytes = response.output_bytes(port.name);
-    outputs.emplace_back(bytes.begin(), bytes.end());
-  }
-  return outputs;
-}
 
 class Bench {
  public:

@@ -38,12 +38,9 @@ struct Wanted {
 
 Wanted read(int argc, char** argv) {
   Wanted wanted;
-  for (int k = 1; k < argc; ++k) {
-    const std::string word = argv[k];
-    const auto value = [&] {
-      if (k + 1 == argc) throw std::invalid_argument(word + " wants a value");
-      return std::string(argv[++k]);
-    };
+  for (Words words(argc, argv); words.next();) {
+    const std::string word = words.word();
+    const auto value = [&] { return words.value(); };
     if (word == "--target")
       wanted.server.target = value();
     else if (word == "--policy")

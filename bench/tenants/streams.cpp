@@ -119,12 +119,9 @@ int measure(int argc, char** argv) {
   std::vector<std::string> models;
   std::string target = "cuda";
   int runs = 10, turns = 30;
-  for (int k = 1; k < argc; ++k) {
-    const std::string word = argv[k];
-    const auto value = [&] {
-      if (k + 1 == argc) throw std::invalid_argument(word + " wants a value");
-      return std::string(argv[++k]);
-    };
+  for (Words words(argc, argv); words.next();) {
+    const std::string word = words.word();
+    const auto value = [&] { return words.value(); };
     if (word == "--target")
       target = value();
     else if (word == "--runs")

@@ -47,12 +47,9 @@ struct Wanted {
 
 Wanted read(int argc, char** argv) {
   Wanted wanted;
-  for (int k = 1; k < argc; ++k) {
-    const std::string word = argv[k];
-    const auto value = [&] {
-      if (k + 1 == argc) throw std::invalid_argument(word + " wants a value");
-      return std::string(argv[++k]);
-    };
+  for (Words words(argc, argv); words.next();) {
+    const std::string word = words.word();
+    const auto value = [&] { return words.value(); };
     if (word == "--inputs")
       wanted.inputs = value();
     else if (word == "--target")
@@ -90,12 +87,7 @@ struct Tenant {
 
 std::vector<Bytes> answer(const obelisk::Response& response) {
   if (!response.ok()) throw std::runtime_error("no answer: " + response.error());
-  std::vector<Bytes> outputs;
-  for (const obelisk::Port& port : response.outputs()) {
-    const auto bytes = response.output_bytes(port.name);
-    outputs.emplace_back(bytes.begin(), bytes.end());
-  }
-  return outputs;
+  return outputs_of(response);
 }
 
 class Bench {

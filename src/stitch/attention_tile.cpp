@@ -90,23 +90,14 @@ bool has_attention_tile(const Graph& graph, NodeId node, const kernels::TileLibr
 std::optional<AttentionTile::Operand> attention_operand(const Graph& graph, const Views& views,
                                                         NodeId node, int input) {
   const ValueId value = input_of(graph, node, input);
-  const DType dtype = graph.type(value).dtype;
   Exprs exprs;
   std::vector<ExprId> at = coords_of(exprs, graph.type(value).shape, sizes(graph, node), input);
-  int reads = 0;
-  std::optional<AttentionTile::Operand> found;
-  const auto leaf = [&](ValueId stored, DType type, std::vector<ExprId> coords, ExprId guard,
-                        ExprId) {
-    const auto offset = ops::affine(exprs, views.offset(exprs, stored, coords), 4);
-    if (++reads == 1 && guard == kNoExpr && offset && graph.type(stored).dtype == dtype)
-      found = operand(stored, *offset);
-    return exprs.load(reads, type, std::move(coords));
-  };
-  const ExprId body = views.read(exprs, value, dtype, std::move(at), kNoExpr, kNoExpr, leaf);
-  if (reads != 1 || exprs[body].scalar != ops::Scalar::kLoad) return std::nullopt;
+  const auto found = views.strided(exprs, value, std::move(at), 4);
+  if (!found) return std::nullopt;
+  const AttentionTile::Operand made = operand(found->value, found->at);
   const int64_t columns = input == kValue ? sizes(graph, node).value_size : sizes(graph, node).size;
-  if (found && input != kMask && columns > 1 && found->column != 1) return std::nullopt;
-  return found;
+  if (input != kMask && columns > 1 && made.column != 1) return std::nullopt;
+  return made;
 }
 
 AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node,

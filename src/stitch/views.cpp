@@ -53,38 +53,44 @@ Views::Views(const Graph& graph, const Options& options, const kernels::TileLibr
   }
 }
 
+std::optional<Views::Strided> Views::strided(Exprs& exprs, ValueId value, std::vector<ExprId> at,
+                                             int rank) const {
+  const DType dtype = graph_.type(value).dtype;
+  std::optional<Strided> found;
+  int reads = 0;
+  const auto leaf = [&](ValueId stored, DType type, std::vector<ExprId> coords, ExprId guard,
+                        ExprId) {
+    const auto place = ops::affine(exprs, offset(exprs, stored, coords), rank);
+    if (++reads == 1 && guard == kNoExpr && place && graph_.type(stored).dtype == dtype)
+      found = Strided{stored, *place};
+    return exprs.load(reads, type, std::move(coords));
+  };
+  const ExprId body = read(exprs, value, dtype, std::move(at), kNoExpr, kNoExpr, leaf);
+  if (reads != 1 || exprs[body].scalar != Scalar::kLoad) return std::nullopt;
+  return found;
+}
+
 std::optional<BlockInput> Views::contiguous_part(NodeId scatter, ValueId value) const {
   if (value == graph::kNone) return std::nullopt;
-  const graph::Value& read_value = graph_.value(value);
-  if (read_value.is_constant() || read_value.producer == graph::kNone ||
-      !view_[read_value.producer] || has_pieces(value) ||
-      !ops::block_in_place(graph_.call(scatter), 1))
+  const graph::Value& part = graph_.value(value);
+  if (part.is_constant() || part.producer == graph::kNone || !view_[part.producer] ||
+      has_pieces(value) || !ops::block_in_place(graph_.call(scatter), 1))
     return std::nullopt;
-  const Shape& shape = read_value.type.shape;
+  const Shape& shape = part.type.shape;
   const int rank = static_cast<int>(shape.size());
   Exprs exprs;
   std::vector<ExprId> at;
   for (int d = 0; d < rank; ++d)
     at.push_back(shape[d] == 1 ? exprs.integer(0) : exprs.coord(d, shape[d]));
-  std::optional<BlockInput> found;
-  int reads = 0;
-  const auto leaf = [&](ValueId stored, DType type, std::vector<ExprId> coords, ExprId guard,
-                        ExprId) {
-    const auto place = ops::affine(exprs, offset(exprs, stored, coords), rank);
-    const std::vector<int64_t> dense = row_major_strides(shape);
-    bool contiguous = ++reads == 1 && guard == kNoExpr && place.has_value() &&
-                      !graph_.value(stored).is_constant() && layouts_[stored].storage == stored &&
-                      stored != graph_.node(scatter).inputs[0] &&  // which may be overwritten
-                      graph_.type(stored).dtype == read_value.type.dtype;
-    for (int d = 0; contiguous && d < rank; ++d)
-      contiguous = shape[d] == 1 || place->strides[d] == dense[d];
-    if (contiguous) found = BlockInput{stored, place->offset};
-    return exprs.load(reads, type, std::move(coords));
-  };
-  const ExprId body =
-      read(exprs, value, read_value.type.dtype, std::move(at), kNoExpr, kNoExpr, leaf);
-  if (reads != 1 || exprs[body].scalar != Scalar::kLoad) return std::nullopt;
-  return found;
+  const auto found = strided(exprs, value, std::move(at), rank);
+  if (!found || graph_.value(found->value).is_constant() ||
+      layouts_[found->value].storage != found->value ||
+      found->value == graph_.node(scatter).inputs[0])  // which may be overwritten
+    return std::nullopt;
+  const std::vector<int64_t> dense = row_major_strides(shape);
+  for (int d = 0; d < rank; ++d)
+    if (shape[d] != 1 && found->at.strides[d] != dense[d]) return std::nullopt;
+  return BlockInput{found->value, found->at.offset};
 }
 
 const Loop* Views::loop(NodeId node, int output) const {

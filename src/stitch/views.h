@@ -60,6 +60,16 @@ class Views {
   ExprId read(ops::Exprs& exprs, ValueId value, DType dtype, std::vector<ExprId> coords,
               ExprId guard, ExprId otherwise, const Leaf& leaf) const;
 
+  /// One stored value of the same type, read by strides.
+  struct Strided {
+    ValueId value = graph::kNone;
+    ops::Affine at;  // in elements of the storage, by coordinate
+  };
+  /// What reading `value` at coordinates of a domain of `rank` comes down to; nothing where it is
+  /// more than one such load.
+  std::optional<Strided> strided(ops::Exprs& exprs, ValueId value, std::vector<ExprId> at,
+                                 int rank) const;
+
   /// Where an input of a scatter that has a block can be read without a copy of it: what views lead
   /// to, if `value` is contiguous there.
   std::optional<BlockInput> contiguous_part(NodeId scatter, ValueId value) const;

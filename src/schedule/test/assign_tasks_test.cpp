@@ -62,7 +62,7 @@ TEST(AssignTasks, APoolRunsBesideConvolutionsOnWorkersOfItsOwn) {
   }
 }
 
-// A copy beside what fills the workers is no task of one of them.
+// A copy beside works that fill the workers is shared out, too: not a task of a single worker.
 TEST(AssignTasks, ACopyHasItsShareOfWorkersThatAreBusy) {
   const machine::Machine device = *machine::gpu("sm_90a", 132);
   const machine::Strategy strategy =
@@ -88,7 +88,7 @@ TEST(AssignTasks, ACopyHasItsShareOfWorkersThatAreBusy) {
     for (const ObkTask& task : list) sum += task.nanos;
     all += sum, longest = std::max(longest, sum);
   }
-  EXPECT_LT(longest * device.sms, 4 * all);  // before, one worker had all of it
+  EXPECT_LT(longest * device.sms, 4 * all);
 }
 
 }  // namespace
