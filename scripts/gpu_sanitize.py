@@ -43,6 +43,7 @@ BLOCKS = (
     ("gpu_test", "Types/PipelinedGemm.*"),
     ("gpu_test", "Types/TallGemm.*"),
     ("gpu_test", "Types/AsyncRows.*"),
+    ("gpu_test", "Graphs/Dispatches.*"),
     ("instances_test", "*/encoder_mono:*/encoder_of_five_stitch:*/pictures_stitch:*/steps_mono:*/branches_stitch"),
 )
 

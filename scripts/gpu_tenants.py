@@ -25,7 +25,8 @@ all sharing the GPU, than the batch (1.3 times at most is wanted).
 their requests at random are compared bit by bit with answers alone, while a tenant sends NaN, requests
 are cancelled, models come and go, and one that wants more memory than the server may take is
 refused (bench/tenants/mixes.cpp). Programs are for a quarter of the SMs (--mixes-sms) alone, since with several
-widths the bits depend on what else runs.
+widths the bits depend on what else runs. With --sanitizer memcheck the server runs under that tool of
+compute-sanitizer; what it reports is a failure.
 
 Works in the folder that scripts/pack.sh makes, and in a checkout with a build. A part that fails or
 takes more than --timeout seconds is told and left out; what comes after --budget seconds is not
@@ -43,6 +44,8 @@ import shutil
 import subprocess
 import sys
 import time
+
+import gpu_sanitize
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -274,12 +277,19 @@ class Run:
                      "--memory-limit", 64 if self.options.target == "cpu" else 6144]
             words += ["--width", self.mixes_sms(), "--precision", self.options.precision] if self.options.target != "cpu" else ["--workers", self.sms]
             words += ["--instances"] if shared else []
+            log = self.work / "sanitizer.txt"
+            if self.options.sanitizer:
+                words = [gpu_sanitize.find_tool() or "compute-sanitizer", "--tool", self.options.sanitizer, "--print-limit", "200", "--log-file", log, *words]
             code, out, err = call(words, self.left())
             if not out.strip().startswith("{"):
                 self.fail(what, err or f"exit {code}")
                 continue
             row = {"shared": shared, **json.loads(out)}
             self.mixed.append(row)
+            if self.options.sanitizer:
+                row["sanitizer"] = {"tool": self.options.sanitizer, **gpu_sanitize.judged(self.options.sanitizer, "mixes", log.read_text(), code)}
+                if row["sanitizer"]["reports"] or not row["sanitizer"]["summary"]:
+                    self.fail(what, f"{self.options.sanitizer}: {row['sanitizer']['summary']} {list(row['sanitizer']['reports'])[:3]}")
             if code != 0:
                 self.fail(what, f"{row['differ']} answers have other bits than alone, {row['wrong']} requests ended as they must not ({row['first_wrong']}), the large model was refused {row['large_refused']} times")
             say(f"{row['mixes']} {what} of {row['models']} models ({row['mode']}): {row['requests']} requests, {row['answered']} answered, {row['beside_others']} beside others, {row['of_nan']} of NaN, {row['cancelled']} cancelled, {row['late_or_refused']} late or refused, {row['guests']} models came and went, {row['differ']} differ, {row['wrong']} wrong, {row['seconds']:.1f} s; too large: {row['large_reason']}")
@@ -362,6 +372,7 @@ def main():
     parser.add_argument("--mixes", type=int, default=0, help="of requests of all models at random, in place of the ways")
     parser.add_argument("--mixes-sms", type=int, default=0, help="that their programs are made for; 0: a quarter")
     parser.add_argument("--seed", type=int, default=1, help="of the mixes")
+    parser.add_argument("--sanitizer", default="", metavar="TOOL", help="of compute-sanitizer, that mixes run under: memcheck, racecheck")
     parser.add_argument("--target", default="cuda", help="or cuda:N, or cpu to try the script out")
     parser.add_argument("--sms", type=int, default=0, help="of the machine; 0: as many as the GPU has")
     parser.add_argument("--seconds", type=float, default=2, help="that each way is timed")

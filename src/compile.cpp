@@ -93,12 +93,15 @@ Status lower(const machine::Machine& machine, const Options& options, Lowered& m
       "schedule",
       [&] {
         made.tasks = schedule::build(made.graph, made.plan, machine, strategy);
-        return options.orders_kernels() && strategy.granularity != Granularity::kMono
-                   ? schedule::place_by_order(made.graph, made.plan, machine, made.tasks,
-                                              options.disabled.count("dispatch_memory") == 0)
-                   : ok_status();
+        if (!options.orders_kernels() || strategy.granularity == Granularity::kMono)
+          return ok_status();
+        made.tasks_in_waves = made.tasks;
+        return schedule::place_by_order(made.graph, made.plan, machine, made.tasks,
+                                        options.disabled.count("dispatch_memory") == 0);
       },
-      [&] {
+      [&]() -> Status {
+        if (made.tasks_in_waves)
+          TRY_STATUS(schedule::validate(made.graph, made.plan, *made.tasks_in_waves));
         const Status sound = schedule::validate(made.graph, made.plan, made.tasks);
         return sound.ok() && options.check_tables
                    ? schedule::shadow_run(made.graph, made.plan, made.tasks)

@@ -88,6 +88,9 @@ struct Lowered {
   graph::Graph graph;  // after the passes
   stitch::Plan plan;
   schedule::TaskGraph tasks;
+  /// The table before its memory was planned on the partial order (schedule::place_by_order), which
+  /// adds edges: what waves have. Nothing where no other dispatch was asked for.
+  std::optional<schedule::TaskGraph> tasks_in_waves;
   codegen::Source source;
   std::shared_ptr<const runtime::Program> program;
   std::optional<Dispatching> dispatching;  // of a graph of kernels that were ordered

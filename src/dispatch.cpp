@@ -16,6 +16,11 @@ namespace {
 struct Loaded {
   const Lowered& made;
   std::shared_ptr<const runtime::Executable> executable;
+  /// By Lowered::tasks_in_waves, where `auto` compares it with others.
+  std::shared_ptr<const runtime::Program> plain_waves = nullptr;
+  const schedule::TaskGraph& tasks_in_waves() const {
+    return plain_waves ? *made.tasks_in_waves : made.tasks;
+  }
 };
 
 std::vector<schedule::Kernel> kernels_of(const Loaded& in_waves, const machine::Machine& machine) {
@@ -57,7 +62,8 @@ schedule::DispatchRules rules_of(const Options& options) {
 Result<std::shared_ptr<const runtime::Executable>> dispatched(const Loaded& in_waves,
                                                               const schedule::Dispatch& dispatch,
                                                               const runtime::LoadOptions& load) {
-  if (dispatch.policy == "waves") return in_waves.executable;
+  if (dispatch.policy == "waves")
+    return in_waves.plain_waves ? runtime::load(in_waves.plain_waves, load) : in_waves.executable;
   runtime::Program program = in_waves.executable->program();
   program.dispatch = dispatch.kernels;
   program.objects = in_waves.executable->objects();  // what was compiled stays
@@ -139,21 +145,56 @@ Result<std::optional<schedule::Dispatch>> search_by_measurement(
   return std::optional(std::move(searched.dispatch));
 }
 
+/// The program of the table that was made for waves; nothing where there is none or it takes more
+/// memory than is admitted.
+std::shared_ptr<const runtime::Program> plain_waves_of(const Options& options,
+                                                       const Loaded& loaded) {
+  if (!loaded.made.tasks_in_waves) return nullptr;
+  runtime::Program program = runtime::with_table(loaded.executable->program(), loaded.made.plan,
+                                                 *loaded.made.tasks_in_waves);
+  program.objects = loaded.executable->objects();  // what was compiled stays
+  if (options.admits && !options.admits(program).ok()) return nullptr;
+  return std::make_shared<runtime::Program>(std::move(program));
+}
+
+std::vector<int> waves_of(const schedule::TaskGraph& tasks) {
+  std::vector<int> waves;
+  for (const schedule::Work& work : tasks.works) waves.push_back(work.wave);
+  return waves;
+}
+
+Result<schedule::Dependencies> dependencies_of(const Lowered& made,
+                                               const schedule::TaskGraph& tasks) {
+  TRY(schedule::Dependencies dependencies,
+      schedule::true_dependencies(made.graph, made.plan, tasks));
+  TRY_STATUS(schedule::validate_order(made.graph, made.plan, tasks, dependencies.dag));
+  return dependencies;
+}
+
+/// Waves, which other dispatches have to leave behind.
+Result<schedule::Dispatch> waves_dispatch(schedule::DispatchOptions how, const Loaded& loaded,
+                                          const std::vector<schedule::Kernel>& kernels) {
+  how.policy = "waves", how.launch_order.clear(), how.streams = 0, how.search_seconds = 0;
+  const schedule::TaskGraph& tasks = loaded.tasks_in_waves();
+  TRY(const schedule::Dependencies dependencies, dependencies_of(loaded.made, tasks));
+  return schedule::dispatch(dependencies.dag, kernels, waves_of(tasks), how);
+}
+
 /// `auto` where there is a GPU: kernels are timed by their stamps, candidates are made from these
 /// durations and timed in turns. What was measured before, of the same program on the same GPU, is
 /// not measured again.
-Status choose_by_measurement(const Options& options, const std::vector<int>& waves,
-                             const schedule::DispatchOptions& how, const Loaded& in_waves,
-                             Dispatching& all) {
+Status choose_by_measurement(const Options& options, const schedule::DispatchOptions& how,
+                             const Loaded& in_waves, Dispatching& all) {
   const KernelProfiles profiles(runtime::cache_folder(options.load.cache_dir));
-  const Hash key = profile_key(*in_waves.executable, how);
+  const Hash key = profile_key(*in_waves.executable, in_waves.plain_waves.get(), how);
   const std::optional<KernelProfile> known = profiles.find(key);
   KernelProfile profile = known.value_or(KernelProfile{});
   const auto make = [&](const std::string& policy) {
+    if (policy == "waves") return waves_dispatch(how, in_waves, all.kernels);
     schedule::DispatchOptions one = how;
     one.policy = policy, one.search_seconds = 0;
-    if (policy == "waves") one.launch_order.clear(), one.streams = 0;
-    return schedule::dispatch(all.dependencies.dag, all.kernels, waves, one);
+    return schedule::dispatch(all.dependencies.dag, all.kernels, waves_of(in_waves.made.tasks),
+                              one);
   };
 
   std::vector<Tensor> inputs;
@@ -271,41 +312,62 @@ bool follow_one_another(const std::vector<int>& waves,
 }  // namespace
 
 Result<Dispatching> dispatch_kernels(const Options& options, const machine::Machine& machine,
-                                     const Lowered& made,
+                                     Lowered& made,
                                      std::shared_ptr<const runtime::Executable>& executable) {
-  const Loaded in_waves{made, executable};
+  Loaded in_waves{made, executable};
   Dispatching all;
-  TRY(all.dependencies, schedule::true_dependencies(made.graph, made.plan, made.tasks));
-  TRY_STATUS(schedule::validate_order(made.graph, made.plan, made.tasks, all.dependencies.dag));
+  TRY(all.dependencies, dependencies_of(made, made.tasks));
   all.kernels = kernels_of(in_waves, machine);
-  std::vector<int> waves;
-  for (const schedule::Work& work : made.tasks.works) waves.push_back(work.wave);
+  const std::vector<int> waves = waves_of(made.tasks);
   schedule::DispatchOptions how = options.dispatch;
   how.sms = executable->program().sms, how.rules = rules_of(options);
   how.node_nanos = machine.costs.graph_node, how.edge_nanos = machine.costs.graph_edge;
   const runtime::DeviceReport* device = executable->device();
   const bool chooses = options.dispatch_from.empty() && how.policy == "auto";
-  if (chooses && follow_one_another(waves, all.kernels)) {
-    how.policy = "waves", how.launch_order.clear(), how.streams = 0, how.search_seconds = 0;
-    TRY(all.dispatch, schedule::dispatch(all.dependencies.dag, all.kernels, waves, how));
+  if (chooses) in_waves.plain_waves = plain_waves_of(options, in_waves);
+  if (chooses && follow_one_another(waves_of(in_waves.tasks_in_waves()), all.kernels)) {
+    TRY(all.dispatch, waves_dispatch(how, in_waves, all.kernels));
     all.dispatch.reason = "waves: every kernel follows the one before it";
   } else if (chooses && device && !device->gpu.empty()) {
-    TRY_STATUS(choose_by_measurement(options, waves, how, in_waves, all));
+    TRY_STATUS(choose_by_measurement(options, how, in_waves, all));
   } else if (options.dispatch_from.empty()) {
-    TRY(all.dispatch, schedule::dispatch(all.dependencies.dag, all.kernels, waves, how));
+    std::optional<schedule::Dispatch> plain;
+    if (in_waves.plain_waves) {
+      TRY(plain, waves_dispatch(how, in_waves, all.kernels));
+    }
+    TRY(all.dispatch, schedule::dispatch(all.dependencies.dag, all.kernels, waves, how,
+                                         plain ? &*plain : nullptr));
     if (how.search_seconds > 0) TRY_STATUS(search_by_prediction(waves, how, all));
   } else {
     all.dispatch.policy = "given", all.dispatch.launch_order = "given",
     all.dispatch.kernels = options.dispatch_from;
     for (const schedule::Dispatched& each : options.dispatch_from)
       all.dispatch.lanes = std::max(all.dispatch.lanes, each.lane + 1);
-    if (Status sound = schedule::validate_dispatch(all.dependencies.dag, all.kernels, all.dispatch);
-        !sound.ok())
+    Status sound = schedule::validate_dispatch(all.dependencies.dag, all.kernels, all.dispatch);
+    if (!sound.ok() && made.tasks_in_waves) {  // what `auto` took for waves has their table
+      TRY(schedule::Dependencies plain, dependencies_of(made, *made.tasks_in_waves));
+      const auto program = plain_waves_of(options, in_waves);
+      if (program && schedule::validate_dispatch(plain.dag, all.kernels, all.dispatch).ok()) {
+        TRY(in_waves.executable, runtime::load(program, options.load));
+        made.tasks = std::move(*made.tasks_in_waves), all.dependencies = std::move(plain);
+        sound = ok_status();
+      }
+    }
+    if (!sound.ok())
       return Error{Code::kUsage, "compile", sound.error().message, "",
                    "--dispatch-from takes what --emit dispatch wrote of this program"};
     all.dispatch.predicted_nanos = schedule::predict(all.dispatch.kernels, all.kernels, how);
   }
   TRY(executable, dispatched(in_waves, all.dispatch, options.load));
+  if (all.dispatch.policy == "waves" && in_waves.plain_waves) {
+    made.tasks = std::move(*made.tasks_in_waves);
+    TRY(all.dependencies, dependencies_of(made, made.tasks));
+    std::vector<schedule::Kernel> kernels = kernels_of({made, executable}, machine);
+    for (size_t k = 0; k < kernels.size(); ++k)  // durations may have been measured
+      kernels[k].demand.nanos = all.kernels[k].demand.nanos;
+    all.kernels = std::move(kernels);
+  }
+  made.tasks_in_waves.reset();
   return all;
 }
 

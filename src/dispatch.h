@@ -23,12 +23,13 @@ struct Dispatching {
   schedule::Dispatch dispatch;
 };
 
-/// Dependencies, kernels and dispatch of a loaded graph of kernels. Where the dispatch is not
-/// waves, `executable` is replaced by one that has it. `auto` measures where the program's GPU is,
-/// and predicts where it is not; kernels that all follow one another have nothing to choose.
+/// Dependencies, kernels and dispatch of a loaded graph of kernels; `executable` is replaced by one
+/// that has it. `auto` measures where the program's GPU is, and predicts where it is not; kernels
+/// that all follow one another have nothing to choose. Where it chooses waves, `made.tasks` becomes
+/// the table that was made for them (Lowered::tasks_in_waves).
 /// Errors: kBuild, kUsage for a dispatch that was given and does not fit, those of loading.
 Result<Dispatching> dispatch_kernels(const Options& options, const machine::Machine& machine,
-                                     const Lowered& made,
+                                     Lowered& made,
                                      std::shared_ptr<const runtime::Executable>& executable);
 
 /// As text, with the dependencies when explaining.

@@ -91,16 +91,19 @@ void KernelProfiles::keep(const Hash& key, const runtime::DeviceReport& device,
   Statement(database_, "COMMIT").run();
 }
 
-Hash profile_key(const runtime::Executable& executable, const schedule::DispatchOptions& options) {
+Hash profile_key(const runtime::Executable& executable, const runtime::Program* in_waves,
+                 const schedule::DispatchOptions& options) {
   const runtime::DeviceReport& device = *executable.device();
   const schedule::DispatchRules& rules = options.rules;
   std::string left_out;
   if (!rules.classes) left_out += " classes";
   if (!rules.demand) left_out += " demand";
   if (!rules.priorities) left_out += " priorities";
-  return hash_text(fmt::format("{} {} {} {} {} {}{}", to_string(runtime::fingerprint(executable)),
-                               device.gpu, device.driver_version, OBELISK_VERSION,
-                               options.launch_order, options.streams, left_out));
+  const std::string table =
+      in_waves ? fmt::format("{} waves {}", in_waves->waves, in_waves->arena.count) : "";
+  return hash_text(fmt::format(
+      "{} {} {} {} {} {} {}{}", to_string(runtime::fingerprint(executable)), table, device.gpu,
+      device.driver_version, OBELISK_VERSION, options.launch_order, options.streams, left_out));
 }
 
 }  // namespace obelisk::compiler

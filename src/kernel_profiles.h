@@ -43,7 +43,9 @@ class KernelProfiles {
   Database database_;
 };
 
-/// Of a program that is loaded on a GPU, and the options that its candidates are made with.
-Hash profile_key(const runtime::Executable& executable, const schedule::DispatchOptions& options);
+/// Of a program that is loaded on a GPU, what waves are in its place (nothing: the same program),
+/// and the options that its candidates are made with.
+Hash profile_key(const runtime::Executable& executable, const runtime::Program* in_waves,
+                 const schedule::DispatchOptions& options);
 
 }  // namespace obelisk::compiler

@@ -277,4 +277,21 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan,
   return program;
 }
 
+Program with_table(Program program, const stitch::Plan& plan, const schedule::TaskGraph& tasks) {
+  CHECK(program.works.size() == tasks.works.size() && program.lists.size() == tasks.lists.size(),
+        "a table of {} works on {} workers for a program of {} on {}", tasks.works.size(),
+        tasks.lists.size(), program.works.size(), program.lists.size());
+  program.lists = tasks.lists, program.waves = tasks.waves, program.arena = tasks.arena;
+  for (size_t w = 0; w < tasks.works.size(); ++w) {
+    const schedule::Work& work = tasks.works[w];
+    for (size_t k = 0; k < work.buffers.size(); ++k) {
+      const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];
+      if (buffer.kind == BufferKind::kArena)
+        program.works[w].operands[k].index = buffer.offset.count;
+    }
+  }
+  name_weights(plan, tasks, *tiles_of(program.target), program);
+  return program;
+}
+
 }  // namespace obelisk::runtime

@@ -142,4 +142,9 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan,
                  const schedule::TaskGraph& tasks, codegen::Source source,
                  const std::string& target, WeightPool* pool = nullptr);
 
+/// The same program by a table that differs from its own only in the waves of works and in where
+/// buffers lie in the arena (schedule::place_by_order): bodies, parameters and weights stay. Of a
+/// GPU's program.
+Program with_table(Program program, const stitch::Plan& plan, const schedule::TaskGraph& tasks);
+
 }  // namespace obelisk::runtime

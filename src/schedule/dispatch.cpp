@@ -228,7 +228,8 @@ Result<Dispatch> dispatch_as(const std::string& policy, const Dag& dag,
 }
 
 Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
-                          const std::vector<int>& waves, const DispatchOptions& options) {
+                          const std::vector<int>& waves, const DispatchOptions& options,
+                          const Dispatch* in_waves) {
   TRY_STATUS(check_options(options));
   CHECK(kernels.size() == static_cast<size_t>(dag.size()) && waves.size() == kernels.size());
   if (options.policy != "auto") return dispatch_one(options.policy, dag, kernels, waves, options);
@@ -236,8 +237,10 @@ Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
   std::string others;
   for (const char* policy : kPolicies) {
     DispatchOptions with = options;
-    if (std::string_view(policy) == "waves") with.launch_order.clear(), with.streams = 0;
-    TRY(Dispatch made, dispatch_one(policy, dag, kernels, waves, with));
+    const bool plainest = std::string_view(policy) == "waves";
+    if (plainest) with.launch_order.clear(), with.streams = 0;
+    TRY(Dispatch made, plainest && in_waves ? Result<Dispatch>(*in_waves)
+                                            : dispatch_one(policy, dag, kernels, waves, with));
     others +=
         fmt::format("{}{} {:.1f}", others.empty() ? "" : ", ", policy, made.predicted_nanos / 1000);
     if (!best)

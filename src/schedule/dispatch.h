@@ -127,10 +127,12 @@ struct Dispatch {
   double critical_nanos = 0;  // the longest path
 };
 
-/// `waves`: by kernel; what the policy of that name goes by. Errors: kUsage of the options, kBuild
-/// for a cycle.
+/// `waves`: by kernel; what the policy of that name goes by. `auto` compares with `in_waves`, where
+/// waves have a memory plan, and so a partial order, of their own. Errors: kUsage of the options,
+/// kBuild for a cycle.
 Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
-                          const std::vector<int>& waves, const DispatchOptions& options);
+                          const std::vector<int>& waves, const DispatchOptions& options,
+                          const Dispatch* in_waves = nullptr);
 
 /// Of an order of the kernels that launch something, and of their lanes (-1: of the others), in
 /// whatever way they came to be. Errors: kBuild where the order is none of the dag's.

@@ -136,6 +136,23 @@ def test_memory_is_bounded_by_edges_that_can_be_left_out(obelisk, tmp_path):
     assert arena[0] < arena[1], arena
 
 
+def test_auto_takes_waves_with_their_own_memory(obelisk, gpu, tmp_path):  # noqa: F811
+    """Over the stub all dispatches take as long, so that waves stay: with the table that --dispatch waves has, not with memory (and its edges)
+    that was planned for lanes."""
+    (tmp_path / "chain.ir").write_text(chain_and_branches())
+    words = ("compile", "chain.ir", "--target", "cuda", "--granularity", "op", "--verify", "off", "--check-tables", "--cache", "cache")
+    for policy in ("waves", "auto", "opara"):
+        said = obelisk(*words, "--dispatch", policy, "--explain", "dispatch", "--emit", "dispatch", "-d", policy, "-o", f"{policy}.obk", code=0)
+        assert ("chosen: waves, measured" in said.out) == (policy == "auto")
+    same = [(tmp_path / policy / "dispatch.json").read_text() for policy in ("waves", "auto", "opara")]
+    files = [(tmp_path / f"{policy}.obk").read_bytes() for policy in ("waves", "auto", "opara")]
+    assert same[0] == same[1] != same[2] and files[0] == files[1] != files[2]
+    # What was written of it is read back.
+    obelisk(*words, "--dispatch-from", "auto/dispatch.json", "--emit", "dispatch", "-d", "again", code=0)
+    edges = [{one["kernel"]: one["predecessors"] for one in json.loads((tmp_path / folder / "dispatch.json").read_text())} for folder in ("auto", "again")]
+    assert edges[0] == edges[1]
+
+
 def test_waves_are_what_they_were(obelisk, model, compiled, tmp_path):
     tables = []
     for flags in ((), ("--dispatch", "waves")):

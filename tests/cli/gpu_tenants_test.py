@@ -119,6 +119,28 @@ def test_random_mixes_have_the_bits_of_those_alone(obelisk, work, mixed):
         assert row["requests"] >= 400 and row["answered"] + row["cancelled"] + row["late_or_refused"] <= row["requests"]
 
 
+@pytest.mark.parametrize("report, clean", [("", True), ("========= Invalid __global__ write of size 4 bytes\n=========     at kernel+0x10 in tile.cuh:7\n=========\n", False)])
+def test_what_a_sanitizer_reports_of_mixes_is_a_failure(obelisk, work, mixed, tmp_path, report, clean):
+    """A tool that runs the program and writes this report in its log."""
+    tool = tmp_path / "tools" / "compute-sanitizer"
+    tool.parent.mkdir()
+    tool.write_text(f"""#!{sys.executable}
+import pathlib, subprocess, sys
+words = sys.argv[1:]
+assert words[:2] == ["--tool", "memcheck"], words
+at = words.index("--log-file")
+pathlib.Path(words[at + 1]).write_text({report!r} + "========= ERROR SUMMARY: {0 if clean else 1} errors\\n")
+sys.exit(subprocess.run(words[at + 2:]).returncode)
+""")
+    tool.chmod(0o755)
+    environment = {**obelisk.environment, "PATH": f"{tool.parent}:{os.environ['PATH']}"}
+    done, body = run(work, environment, "--target", "cpu", "--sms", 2, "--seeds", 1, "--mixes", 40, "--sanitizer", "memcheck", models=mixed)
+    assert (done.returncode == 0) == clean, done.stdout + done.stderr
+    for row in body["mixes"]:
+        assert row["sanitizer"]["tool"] == "memcheck" and bool(row["sanitizer"]["reports"]) != clean
+        assert row["sanitizer"]["summary"] == [f"{0 if clean else 1} errors"]
+
+
 def test_a_mix_whose_large_model_is_taken_fails(obelisk, work, mixed):
     """The check itself: what is said to be too large, and fits."""
     words = [ROOT / "build" / "bin" / "tenants", "mixes", f"minilm={work / 'minilm' / '0.onnx'}", "--inputs", work, "--target", "cpu", "--workers", 2,
