@@ -8,8 +8,9 @@
 ///   models/scores/1/model.onnx     or model.obk
 ///
 /// Parameters of config.pbtxt: `batch_dimension` (the symbol along which requests are joined, up to
-/// max_batch_size), `dimension.SYMBOL` (a size), `deadline_us`, `precision`, `priority`. The first
-/// model that is loaded says what they run on: `target` (cpu, cuda).
+/// max_batch_size), `dimension.SYMBOL` (a size), `deadline_us`, `precision`, `batch_invariant`
+/// (true, false), `priority`. The first model that is loaded says what they run on: `target` (cpu,
+/// cuda).
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -113,6 +114,11 @@ std::unique_ptr<Model> load(TRITONBACKEND_Model* triton) {
       options.deadline = std::chrono::microseconds(std::stoll(given));
     else if (key == "precision")
       options.precision = given;
+    else if (key == "batch_invariant" && (given == "true" || given == "false"))
+      options.batch_invariant = given == "true";
+    else if (key == "batch_invariant")
+      throw std::runtime_error("parameter 'batch_invariant' is '" + given +
+                               "', neither true nor false");
     else if (key == "priority")
       options.priority = std::stoi(given);
     else if (key == "target")

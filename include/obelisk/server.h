@@ -11,11 +11,16 @@
 /// What runs next, beside whom, in which batch and how wide is decided when a request is there:
 /// least slack first, requests of one model joined, other models side by side, each as wide as
 /// there is room and as narrow as its deadline allows. A request that cannot be in time is refused
-/// at once. Threads  Every function may be called from any thread; none but wait(), get() and the
-/// destructors waits. Numbers  On a CPU the bits of an answer do not depend on what else is served;
-/// on a GPU they are those of the program that was chosen, by batch and width. Failing  After an
-/// error of a GPU nothing runs there any more: what waits fails, what comes is refused with that
-/// error.
+/// at once.
+///
+/// Threads  Every function may be called from any thread; none but wait(), get() and the
+///          destructors waits.
+/// Numbers  On a CPU the bits of an answer do not depend on what else is served. On a GPU they are
+///          those of the program that was chosen, by batch and width, within the tolerance that
+///          programs are verified with; with `batch_invariant` all programs of a model give the
+///          same.
+/// Failing  After an error of a GPU nothing runs there any more: what waits fails, what comes is
+///          refused with that error.
 #pragma once
 
 #include <chrono>
@@ -37,21 +42,21 @@ namespace obelisk {
 struct ServerOptions {
   std::string target = "cpu";  // or "cuda", "cuda:1": a GPU of this machine. kDevice without one
   std::vector<int> widths;  // of a GPU: SMs that programs are compiled for; empty: all, a half, a
-                            // quarter and an eighth. With one an answer has the same bits
-                            // whatever else is served
+                            // quarter and an eighth
   bool instances = false;   // of a GPU: requests of models of the same architecture, each with its
                             // own weights, share a launch where programs for a half of the SMs or
                             // fewer serve them
   int workers = 0;          // of a CPU: threads that run programs; 0: one a core
-  std::string policy = "vliw";  // or fifo, time, streams, edf, batch: to compare with. Knobs of
-                                // its own may follow, "vliw:overlap=8:margin=1.2"
-  bool verify = true;           // answers are compared with the reference before a model is ready
-  double verify_seconds = 10;   // that the reference may take
-  std::string compiler, cache;  // as of CompileOptions
-  int64_t memory_limit = 0;     // bytes of weights and workspaces; 0: what there is. Beyond it
-                                // weights of idle models leave the device, and come back when they
-                                // are wanted
-  std::string record;           // a file for what was decided, and why: `obelisk simulate --replay`
+  std::string policy = "vliw";   // or fifo, time, streams, edf, batch: to compare with. Knobs of
+                                 // its own may follow, "vliw:overlap=8:margin=1.2"
+  bool verify = true;            // answers are compared with the reference before a model is ready
+  double verify_seconds = 10;    // that the reference may take
+  bool batch_invariant = false;  // of every model, whatever its ServeOptions say
+  std::string compiler, cache;   // as of CompileOptions
+  int64_t memory_limit = 0;      // bytes of weights and workspaces; 0: what there is. Beyond it
+                                 // weights of idle models leave the device, and come back when they
+                                 // are wanted
+  std::string record;    // a file for what was decided, and why: `obelisk simulate --replay`
   int keep_warm_us = 0;  // of a GPU: while requests come, one that has been idle for so long gets
                          // some work again and again, so that it keeps its clocks; 0: it idles
   int64_t keep_warm_bytes = 4 << 20;  // that this work sets to zero
@@ -66,7 +71,10 @@ struct ServeOptions {
   std::string batch_dimension;  // along which requests are joined; empty: they are not
   int max_batch = 1;
   std::string precision = "keep";
-  std::string granularity = "stitch";                // of a GPU, as of CompileOptions
+  std::string granularity = "stitch";  // of a GPU, as of CompileOptions
+  bool batch_invariant = false;  // of a GPU: a row's answer has the bits that it has alone, whoever
+                                 // shares its batch or runs beside it; slower, and not with the
+                                 // granularity "auto". On a CPU that is always so
   std::optional<std::chrono::nanoseconds> deadline;  // of requests that bring none
   int priority = 0;                                  // smaller is more urgent
   double weight = 1;                                 // of its fair share

@@ -150,6 +150,7 @@ Server::Server(const ServerOptions& options) {
     wanted.keep_warm = std::chrono::microseconds(options.keep_warm_us);
     wanted.workers = options.workers, wanted.verify = options.verify,
     wanted.verify_seconds = options.verify_seconds;
+    wanted.batch_invariant = options.batch_invariant;
     wanted.compiler = options.compiler, wanted.cache = options.cache;
     wanted.memory_limit = options.memory_limit, wanted.record = options.record;
     wanted.policy = value_or_raise(serve::policy_named(options.policy));
@@ -171,6 +172,7 @@ void Server::add(const std::string& name, const std::string& path, const ServeOp
                               .max_batch = options.max_batch,
                               .precision = options.precision,
                               .granularity = options.granularity,
+                              .batch_invariant = options.batch_invariant,
                               .deadline = options.deadline,
                               .priority = options.priority,
                               .weight = options.weight,

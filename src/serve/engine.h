@@ -25,7 +25,9 @@ struct ModelConfig {
   int max_batch = 1;
   std::string target;  // "cpu" or "cuda", that the engine must have; empty: the engine's
   std::string precision = "keep";
-  std::string granularity = "stitch";                // of a GPU: "mono", "stitch", "op", "auto"
+  std::string granularity = "stitch";  // of a GPU: "mono", "stitch", "op", "auto"
+  bool batch_invariant = false;  // of a GPU: all its programs, whatever their batch and width, give
+                                 // a row the same bits; granularity is none of "auto" then
   std::optional<std::chrono::nanoseconds> deadline;  // of requests that bring none
   int priority = 0;          // of requests that bring none; smaller is more urgent
   double weight = 1;         // of its tenant's fair share

@@ -948,6 +948,7 @@ void LocalEngine::add(ModelConfig config) {
   auto model = std::make_shared<Served>();
   model->config = std::move(config);
   model->config.max_batch = std::max(model->config.max_batch, 1);
+  model->config.batch_invariant |= options_.batch_invariant;
   {
     std::lock_guard lock(mutex_);
     const std::string& name = model->config.name;

@@ -31,8 +31,9 @@ struct EngineOptions {
   Policy policy;
   std::string compiler,
       cache;  // as of runtime::LoadOptions; the times of programs are kept beside the machine code
-  bool verify = true;          // answers are compared with the reference before a model is ready
-  double verify_seconds = 10;  // that the reference may take, of each program
+  bool verify = true;            // answers are compared with the reference before a model is ready
+  double verify_seconds = 10;    // that the reference may take, of each program
+  bool batch_invariant = false;  // every model is, as of ModelConfig
   /// Runs that are shorter run on the thread that submits, not on a lane. None: as the device says
   /// (Device::hand_over). 0: every run has a lane.
   std::optional<std::chrono::microseconds> hand_over;

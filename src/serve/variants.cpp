@@ -83,6 +83,11 @@ Result<std::unique_ptr<Programs>> Programs::open(const ModelConfig& config,
     made->outputs_ = ports_of(made->compiled_->program->outputs);
     return made;
   }
+  if (kind == "cuda" && config.batch_invariant && config.granularity == "auto")
+    return usage(
+        "programs of a batch-invariant model have one granularity: with 'auto' each batch and "
+        "width would take the one that is quickest for it",
+        "granularity stitch, mono or op");
   TRY(made->network_, compiler::open_network(config.path));
   if (!config.batch_dimension.empty()) {
     const std::vector<std::string> symbols = compiler::symbols_of(made->network_);
@@ -118,7 +123,16 @@ std::vector<int> Programs::batches() const {
 std::vector<int> Programs::widths() const {
   if (compiled_ && !device_->any_width()) return {compiled_->program->sms};
   if (device_->any_width()) return {device_->slots()};
-  return device_->widths();
+  std::vector<int> widths = device_->widths();
+  if (!config_.batch_invariant) return widths;
+  // A recurrent layer that a gang's registers hold, and fewer workers' do not, is computed another
+  // way there.
+  const int first = widths.front();
+  std::erase_if(widths, [this](int width) {
+    const auto machine = device_->machine(width);
+    return machine.ok() && width < machine->gang;
+  });
+  return widths.empty() ? std::vector<int>{first} : widths;
 }
 
 Result<compiler::Compilation> Programs::lower(int batch, int width, const std::string& to,
@@ -136,6 +150,7 @@ Result<compiler::Compilation> Programs::lower(int batch, int width, const std::s
   if (device_->target() != "cpu") {
     TRY(options.granularity, compiler::parse_wanted_granularity(config_.granularity));
   }
+  options.batch_invariant = config_.batch_invariant;
   options.load.compiler = options_.compiler, options.load.cache_dir = options_.cache;
   device_->aim(width, options);
   device_weights_->use(options.load);

@@ -42,7 +42,8 @@ class Programs {
   const std::vector<PortInfo>& outputs() const { return outputs_; }
   bool joins() const { return joins_; }  // requests can share a launch
   std::vector<int> batches() const;      // to be compiled, ascending: 1, 2, 4, ..., max_batch
-  /// That each batch is compiled for, the one that serves first in front.
+  /// That each batch is compiled for, the one that serves first in front. Of a batch-invariant
+  /// model none narrower than a gang of workers (machine.h), where there are wider ones.
   std::vector<int> widths() const;
   /// Of all its programs, on the device.
   Weights& device_weights() const { return *device_weights_; }

@@ -121,8 +121,8 @@ bool take_coordinates(Draft& draft, const Graph& graph, const Views& views, cons
 }
 
 bool take_columns(Draft& draft, const Graph& graph, const Views& views,
-                  const machine::Machine& device, ValueId out, const ops::Loop& form,
-                  const Exprs& scratch,
+                  const machine::Machine& device, const machine::Strategy& strategy, ValueId out,
+                  const ops::Loop& form, const Exprs& scratch,
                   const std::vector<std::pair<ValueId, std::vector<ExprId>>>& reads) {
   Body& body = draft.group.body;
   const size_t rank = form.domain.size();
@@ -156,7 +156,11 @@ bool take_columns(Draft& draft, const Graph& graph, const Views& views,
   if (rows != element_count(body.domain) || columns == 1 || columns > kernels::kMostColumnsOfRow ||
       most_column > least_row)
     return false;
-  if (rows < device.sms && rows * columns > machine::thresholds::kWidenedElements) return false;
+  // What goes through memory instead is rounded to its type: of a core, and where programs are
+  // batch-invariant, neither rows nor workers may decide that.
+  const bool may_count = device.family != machine::Family::kCpu && !strategy.batch_invariant;
+  if (may_count && rows < device.sms && rows * columns > machine::thresholds::kWidenedElements)
+    return false;
   for (size_t d = 0; d < rank; ++d) {
     if (slot_of[d] >= 0 || form.domain[d] == 1) continue;
     body.exprs.coord(static_cast<int>(body.domain.size()), form.domain[d]);

@@ -40,10 +40,11 @@ bool take_coordinates(Draft& draft, const Graph& graph, const Views& views, cons
 /// The group's points become rows, and what the domain of `form` has beside them columns, behind
 /// the group's own coordinates; what the reader takes of it (`reads`: value, where in the reader's
 /// domain) are values of a row. False, with the group as it was, where its points do not lie
-/// outermost in what the reader gives, `out`, or rows and columns would be no work for the machine.
+/// outermost in what the reader gives, `out`, or, where the number of rows may decide that
+/// (strategy), rows would be too few for the machine.
 bool take_columns(Draft& draft, const Graph& graph, const Views& views,
-                  const machine::Machine& device, ValueId out, const ops::Loop& form,
-                  const ops::Exprs& scratch,
+                  const machine::Machine& device, const machine::Strategy& strategy, ValueId out,
+                  const ops::Loop& form, const ops::Exprs& scratch,
                   const std::vector<std::pair<ValueId, std::vector<ExprId>>>& reads);
 
 /// Whether element `at` of the value lies at a place that is affine in the body's coordinates.

@@ -201,8 +201,8 @@ bool Former::join_wider(NodeId n, int output, const Loop& form, const Exprs& scr
   for (const Read& read : reads)
     if (draft.members.count(read.value)) taken.emplace_back(read.value, read.at);
   const Draft before = draft;
-  if (!take_columns(draft, graph_, views_, device_, graph_.node(n).outputs[output], form, scratch,
-                    taken))
+  if (!take_columns(draft, graph_, views_, device_, strategy_, graph_.node(n).outputs[output], form,
+                    scratch, taken))
     return false;
   if (join_as_it_is(n, output, form, scratch, reads, target, why)) return true;
   draft = before;

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
 from conftest import PATIENCE, PROGRAM, mlp, random, save, save_mlp, save_slow
@@ -81,6 +82,61 @@ def test_the_same_bits_in_joined_batches(tmp_path, start):
         if turn >= 1 and len(seen) >= 4:
             break
     assert len(seen) >= 4, seen  # batches of several sizes
+    assert server.stop() == 0
+
+
+def save_gate(folder, toml=""):
+    """tanh(x) · z in 16 bits: a value a row, and a long row that it is spread over."""
+    nodes = [helper.make_node("Tanh", ["x"], ["gate"]), helper.make_node("Mul", ["gate", "z"], ["y"])]
+    half = TensorProto.FLOAT16
+    save(folder, nodes, {"x": (half, ["rows", 1]), "z": (half, ["rows", 8000])}, {"y": (half, ["rows", 8000])}, toml=toml)
+
+
+@pytest.mark.parametrize("flags, toml", [(["--batch-invariant", "--threads", "2"], ""), (["--policy", "batch", "--threads", "12"], "batch_invariant = true\n")], ids=["beside", "joined"])
+def test_a_mix_of_models_has_the_bits_of_requests_alone(tmp_path, start, flags, toml):
+    """60 requests at once to three models, by both protocols, joined with their own kind and beside the others: each row as when a batch of 1 has the server to itself. A policy that
+    joins whoever waits has more workers than the largest batch has rows, for workers must not decide what is rounded either."""
+    save_slow(tmp_path / "models" / "slow")
+    save_mlp(tmp_path / "models" / "mlp", toml + "batch = 16\n")
+    save_deep(tmp_path / "models" / "deep")
+    save_gate(tmp_path / "models" / "gate", toml + "batch = 10\n")
+    if toml:
+        (tmp_path / "models" / "deep" / "model.toml").write_text(toml)
+    server = start(tmp_path / "models", "--no-verify", *flags)
+    for name in ("mlp", "deep", "gate"):
+        assert server.json("GET", f"/v2/models/{name}/config")[1]["parameters"]["batch_invariant"]["string_value"] == "true"
+    numbers = np.random.default_rng(9)
+    inputs = {"mlp": {"x": numbers.standard_normal((64, 8), dtype=np.float32)}, "deep": {"x": numbers.standard_normal((64, 257), dtype=np.float32)},
+              "gate": {"x": numbers.standard_normal((64, 1)).astype(np.float16), "z": numbers.standard_normal((64, 8000)).astype(np.float16)}}
+
+    def infer(name, module, first, count):
+        """Its answer, how many rows were computed with it, and who ran beside it."""
+        with module.InferenceServerClient(server.http if module is over_http else server.grpc) as client:
+            given = []
+            for port, rows in inputs[name].items():
+                given.append(module.InferInput(port, [count, rows.shape[1]], "FP16" if rows.dtype == np.float16 else "FP32"))
+                given[-1].set_data_from_numpy(rows[first:first + count])
+            got = client.infer(name, given, parameters={"trace": True})
+            answer = got.get_response() if module is over_http else got.get_response(as_json=True)
+            told = {key: next(iter(value.values())) if isinstance(value, dict) else value for key, value in answer["parameters"].items()}
+            return got.as_numpy("y"), int(told["trace_batch_rows"]), told.get("trace_partners")
+
+    alone = {name: [infer(name, over_http, k, 1)[0].tobytes() for k in range(64)] for name in inputs}
+    slow = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
+    chance, joined, beside = np.random.default_rng(10), {name: set() for name in inputs}, 0
+    for _ in range(60):
+        cuts = [(str(chance.choice(list(inputs))), over_http if k % 2 else over_grpc, int(chance.integers(0, 56)), int(chance.choice([1, 1, 1, 2, 5]))) for k in range(60)]
+        with ThreadPoolExecutor(62) as pool:
+            for _ in range(2):
+                pool.submit(server.ask, "POST", "/v2/models/slow/infer", slow)
+            for (name, _, first, count), (y, together, partners) in zip(cuts, pool.map(lambda cut: infer(*cut), cuts)):
+                assert [one.tobytes() for one in y] == alone[name][first:first + count], (name, first, count, together, partners)
+                beside += bool(partners)
+                if together > count:
+                    joined[name].add(together)
+        if enough := all(len(sizes) >= 2 for sizes in joined.values()) and (max(joined["gate"]) > 8 if toml else beside > 0):
+            break
+    assert enough, (beside, joined)
     assert server.stop() == 0
 
 

@@ -19,16 +19,16 @@ SLOW = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]
 INFER = "/v2/models/mlp/infer"
 
 
-def check(folder, environment):
+def check(folder, environment, *flags):
     """What `serve --check` says of a folder: (exit code, models by name)."""
-    done = subprocess.run([str(PROGRAM), "serve", str(folder), "--check", "--json"], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([str(PROGRAM), "serve", str(folder), "--check", "--json", *flags], env=environment, capture_output=True, text=True, timeout=60)
     return done.returncode, {one["name"]: one for one in json.loads(done.stdout)["models"]}
 
 
 # ---- what it is given ----
 
 def test_settings(tmp_path, environment):
-    toml = 'deadline_ms = 12.5\npriority = 2\nweight = 3.0\nbatch = 4\nqueue_limit = 9\nprecision = "fp32"\nmemory_mib = 100\n'
+    toml = 'deadline_ms = 12.5\npriority = 2\nweight = 3.0\nbatch = 4\nqueue_limit = 9\nprecision = "fp32"\nmemory_mib = 100\nbatch_invariant = true\n'
     save_mlp(tmp_path / "a", toml)
     save_mlp(tmp_path / "b", "[dimensions]\nrows = 3\n")
     code, models = check(tmp_path, environment)
@@ -36,12 +36,15 @@ def test_settings(tmp_path, environment):
     a = models["a"]
     assert (a["deadline_ms"], a["priority"], a["weight"], a["batch"], a["queue_limit"], a["batch_dimension"]) == (12.5, 2, 3, 4, 9, "rows")
     assert models["b"]["dimensions"] == {"rows": 3} and models["b"]["batch"] == 1
+    assert a["batch_invariant"] is True and models["b"]["batch_invariant"] is False
+    assert {one["batch_invariant"] for one in check(tmp_path, environment, "--batch-invariant")[1].values()} == {True}
 
 
 @pytest.mark.parametrize("toml, words", [
     ("deadline_ms = 'soon'", ["model.toml:1", "deadline_ms"]), ("\n\nwaeight = 3", ["model.toml:3", "waeight", "weight"]), ("= 3", ["model.toml:1"]),
     ("[dimensions]\nrows = 'x'", ["rows"]), ("[dimensions]\nlines = 3", ["lines", "rows"]), ("batch = 0", ["batch"]), ("queue_limit = -1", ["queue_limit"]), ("memory_mib = 'much'", ["memory_mib"]),
     ("file = '../m.onnx'", ["file"]), ("file = 'gone.onnx'", ["gone.onnx"]), ("precision = 'fp7'", ["precision"]), ("dimensions = 3", ["dimensions"]),
+    ("batch_invariant = 1", ["model.toml:1", "'batch_invariant' is true or false"]), ("\nbatch_invariant = 'true'", ["model.toml:2", "true or false"]), ("batch_invariants = true", ["batch_invariants", "batch_invariant,"]),
     ("a = [" * 500, ["model.toml:1"]), ("[" * 500, ["model.toml"]), ("batch = 4\n[[[a", ["model.toml"]), ("deadline_ms = 1e400", ["model.toml:1"]), ("\x00", ["model.toml:1"]), ("priority = 9223372036854775808", ["model.toml:1"]),
     ("x" * (2 << 20), ["mebibyte"]),
 ])

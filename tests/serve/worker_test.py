@@ -81,6 +81,16 @@ def test_killed_under_load(tmp_path, start):
     assert server.stop() == 0
 
 
+@pytest.mark.parametrize("flags, toml", [(["--batch-invariant"], ""), ([], "batch_invariant = true\n")])
+def test_the_worker_is_told_of_batch_invariance(tmp_path, start, flags, toml):
+    """What the worker says of its models: the flag goes along its command, a model's own setting with the model."""
+    save_mlp(tmp_path / "models" / "a", toml)
+    save_mlp(tmp_path / "models" / "b")
+    server = start(tmp_path / "models", "--worker-process", "--no-verify", *flags)
+    told = {name: server.json("GET", f"/v2/models/{name}/config")[1]["parameters"]["batch_invariant"]["string_value"] for name in "ab"}
+    assert told == {"a": "true", "b": "false" if toml else "true"}
+
+
 def test_a_request_that_ends_the_worker(tmp_path, start, monkeypatch, environment):
     """It is refused when it has done so twice, its model is out of service until it is loaded again, and others are answered all the while."""
     for name in ("mlp", "other"):

@@ -50,9 +50,8 @@ std::optional<T> number_in(const toml::node& node, T low, T high) {
 }
 
 constexpr const char* kKeys =
-    "file, target, precision, batch, batch_dimension, deadline_ms, priority, weight, queue_limit, "
-    "memory_mib, "
-    "[dimensions]";
+    "file, target, precision, granularity, batch_invariant, batch, batch_dimension, deadline_ms, "
+    "priority, weight, queue_limit, memory_mib, [dimensions]";
 
 constexpr const char* kTenantKeys =
     "deadline_ms, priority, weight, rate, burst, in_flight, in a table for each tenant";
@@ -108,6 +107,10 @@ Status read_settings(const std::string& file, ModelConfig& config,
       TRY_STATUS(text_to(config.granularity));
       if (!compiler::parse_wanted_granularity(config.granularity).ok())
         return expected("mono, stitch, op or auto");
+    } else if (name == "batch_invariant") {
+      const auto given = value.value_exact<bool>();
+      if (!given) return expected("true or false");
+      config.batch_invariant = *given;
     } else if (name == "batch_dimension") {
       TRY_STATUS(text_to(config.batch_dimension));
     } else if (name == "batch") {

@@ -29,7 +29,7 @@ struct ServeFlags {
   size_t connections = 16384;
   std::string target = "cpu";
   bool no_control = false, shared_memory = false, no_verify = false, worker = false,
-       is_worker = false, quiet = false, verbose = false, check = false;
+       is_worker = false, quiet = false, verbose = false, check = false, batch_invariant = false;
 };
 
 Error usage(std::string message, std::string hint = "") {
@@ -55,7 +55,7 @@ Result<std::map<std::string, std::string>> read_tokens(const std::string& path) 
 }
 
 /// What of the folder can be served, without serving it.
-int list(const Flags& flags, const ModelFolder& folder) {
+int list(const Flags& flags, const ServeFlags& given, const ModelFolder& folder) {
   Json all = Json::array();
   std::string text;
   std::optional<Error> first;
@@ -73,6 +73,8 @@ int list(const Flags& flags, const ModelFolder& folder) {
                 {"file", config.path},
                 {"target", config.target},
                 {"precision", config.precision},
+                {"granularity", config.granularity},
+                {"batch_invariant", config.batch_invariant || given.batch_invariant},
                 {"batch", config.max_batch},
                 {"batch_dimension", config.batch_dimension},
                 {"dimensions", config.dimensions},
@@ -108,6 +110,7 @@ door::WorkerOptions worker_options(const Flags& flags, const ServeFlags& given,
   option("--cache", flags.cache);
   option("--record", given.record);
   if (given.no_verify) worker.command.push_back("--no-verify");
+  if (given.batch_invariant) worker.command.push_back("--batch-invariant");
   if (given.keep_warm_us > 0) option("--keep-warm", std::to_string(given.keep_warm_us));
   worker.notice = [log](const std::string& event, const std::string& detail) {
     (event == "started" ? log->info("worker") : log->error("worker"))
@@ -179,6 +182,10 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
   verb.add_flag("--as-worker", more->is_worker)->group("");
   verb.add_flag("--no-verify", more->no_verify,
                 "models are served without being compared with the reference first");
+  verb.add_flag(
+      "--batch-invariant", more->batch_invariant,
+      "of a GPU: answers of all models have the bits that they have alone, whatever batch "
+      "and width they are computed in; slower");
   verb.add_option("--record", more->record, "a file for what arrived and what was decided");
   verb.add_option("--compiler", flags.compiler, "the C++ compiler that builds bodies");
   verb.add_option("--cache", flags.cache, "folder of the object cache, or off");
@@ -195,7 +202,7 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     const ServeFlags& given = *more;
     auto folder = ModelFolder::open(flags.folder);
     if (!folder.ok()) return fail(flags, folder.error());
-    if (given.check) return list(flags, *folder);
+    if (given.check) return list(flags, given, *folder);
     door::DoorOptions options;
     options.service.version = OBELISK_VERSION;
     options.service.model_control = !given.no_control,
@@ -246,6 +253,7 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     engine.policy = *policy, engine.workers = flags.threads, engine.record = given.record;
     engine.compiler = flags.compiler, engine.cache = flags.cache;
     engine.verify = !given.no_verify;
+    engine.batch_invariant = given.batch_invariant;
     engine.memory_limit = flags.memory_limit << 20;
     engine.keep_warm = std::chrono::microseconds(given.keep_warm_us);
     if (given.is_worker) {

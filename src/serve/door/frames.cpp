@@ -148,7 +148,8 @@ void write_config(FrameWriter& to, const ModelConfig& config) {
       .put(config.max_batch)
       .text(config.target)
       .text(config.precision)
-      .text(config.granularity);
+      .text(config.granularity)
+      .put<bool>(config.batch_invariant);
   write_optional(to, config.deadline);
   to.put(config.priority).put(config.weight).put(config.queue_limit).put(config.memory_limit);
 }
@@ -162,6 +163,7 @@ ModelConfig read_config(FrameReader& from) {
   }
   config.batch_dimension = from.text(), config.max_batch = from.get<int>();
   config.target = from.text(), config.precision = from.text(), config.granularity = from.text();
+  config.batch_invariant = from.get<bool>();
   config.deadline = read_optional<std::chrono::nanoseconds>(from);
   config.priority = from.get<int>(), config.weight = from.get<double>(),
   config.queue_limit = from.get<int>(), config.memory_limit = from.get<int64_t>();

@@ -125,6 +125,7 @@ std::string config_json(const ModelInfo& info) {
   };
   parameter("target", config.target);
   parameter("precision", config.precision);
+  parameter("batch_invariant", config.batch_invariant ? "true" : "false");
   if (config.deadline)
     parameter("deadline_us",
               std::to_string(

@@ -7,23 +7,31 @@
 namespace obelisk::stitch {
 namespace {
 
-/// A case names its graph "DEVICE [op] [as they are] [N KiB]": the device, every op alone, no group
-/// by other coordinates, scratchpad memory of so much.
+/// A case names its graph "DEVICE [op] [as they are] [N KiB] [workers=N] [invariant]": the device,
+/// every op alone, no group by other coordinates, scratchpad memory of so much, so many workers,
+/// batch-invariant.
 Result<std::string> planned(graph::Graph graph) {
   std::istringstream words(graph.name);
   std::string name;
   words >> name;
-  TRY(machine::Machine device, machine::device(name, name == "cpu" ? 4 : 0));
+  const size_t workers = graph.name.find("workers=");
+  TRY(machine::Machine device,
+      machine::device(name, workers != std::string::npos ? atoi(graph.name.c_str() + workers + 8)
+                            : name == "cpu"              ? 4
+                                                         : 0));
   Options options;
+  machine::Strategy strategy;
   for (std::string word; words >> word;) {
     if (word == "op")
       options.stitch = false;
     else if (word == "as")
       options.adapt = false;
+    else if (word == "invariant")
+      strategy.batch_invariant = true;
     else if (isdigit(static_cast<unsigned char>(word[0])))
       device.scratchpad = Bytes{atoll(word.c_str()) * 1024};
   }
-  const Plan made = plan(graph, device, {}, options);
+  const Plan made = plan(graph, device, strategy, options);
   TRY_STATUS(verify(graph, made));
   return print(graph, made, true);
 }

@@ -187,6 +187,27 @@ TEST_F(Stub, OutputsInPlaceOfInputs) {
   for (const auto each : at) EXPECT_EQ(cuMemFree_v2(each), 0);
 }
 
+// That it was asked for shows in what is refused with it, of all models and of one.
+TEST_F(Stub, AServersModelsAreBatchInvariantWhereItIsAskedFor) {
+  MODEL(made);
+  const std::string path =
+      fs::temp_directory_path() / ("obelisk-invariant-" + std::to_string(getpid()) + ".ir");
+  std::ofstream(path) << "graph \"g\" {\n  in %0 \"x\": f32[4,256]\n"
+                         "  %1: f32[4,256] = Exp(%0)\n  out %1 \"y\"\n}\n";
+  const auto refused = [&](bool server_wide, bool model_only, const std::string& granularity) {
+    obelisk::Server server(
+        {.target = "cuda", .verify = false, .batch_invariant = server_wide, .cache = "off"});
+    server.add("g", path, {.granularity = granularity, .batch_invariant = model_only});
+    const auto failure = failure_of([&] { server.wait("g"); });
+    return failure ? failure->message() : std::string();
+  };
+  for (const bool server_wide : {false, true})
+    EXPECT_NE(refused(server_wide, !server_wide, "auto").find("have one granularity"),
+              std::string::npos);
+  EXPECT_EQ(refused(true, true, "stitch"), "");
+  fs::remove(path);
+}
+
 TEST_F(Stub, TheGpusMemoryIsNotHandedOutAsTheHosts) {
   MODEL(made);
   Context context(*made);

@@ -560,6 +560,70 @@ TEST_P(Gpu, WeightsAreThereOnceWhateverTheWidths) {
   }
 }
 
+/// y [batch, 1]: sums of long rows. By default a GPU's programs make them of parts where that
+/// leaves more workers something to do: by batch and width.
+std::string long_sums() {
+  constexpr int64_t kLong = 1 << 17;
+  const std::string columns = std::to_string(kLong);
+  return make::model(make::graph({make::node("ReduceSum", {"x", "axis"}, {"y"})},
+                                 {make::value("x", make::kFloat, {"batch", columns})},
+                                 {make::value("y", make::kFloat, {"batch", "1"})},
+                                 {make::ints("axis", {1})}));
+}
+
+TEST_P(Gpu, BatchInvarianceReachesTheProgramsOfAllBatchesAndWidths) {
+  ModelConfig config{.name = "sums",
+                     .path = write("sums", long_sums()),
+                     .batch_dimension = "batch",
+                     .max_batch = 16};
+  const auto gpu = device({132, 16});
+  for (const bool invariant : {false, true}) {
+    config.batch_invariant = invariant;
+    const auto programs =
+        Programs::open(config, gpu, {.cache = (folder_ / "cache").string(), .verify = false});
+    ASSERT_TRUE(programs.ok()) << programs.error().text();
+    std::set<size_t> kernels;
+    for (const int batch : (*programs)->batches())
+      for (const int width : (*programs)->widths()) {
+        const auto program = (*programs)->compile(batch, width, {});
+        ASSERT_TRUE(program.ok()) << program.error().text();
+        EXPECT_EQ(program->executable->program().sms, width);
+        kernels.insert(program->executable->program().works.size());
+      }
+    EXPECT_EQ(kernels, invariant ? std::set<size_t>{1} : (std::set<size_t>{1, 2}));
+  }
+}
+
+TEST_P(Gpu, BatchInvariantModelsHaveNoProgramsNarrowerThanAGang) {
+  const std::string path = write("sums", long_sums());
+  const auto widths_of = [&](const std::vector<int>& widths, bool invariant) {
+    const auto programs = Programs::open(
+        {.name = "sums", .path = path, .dimensions = {{"batch", 1}}, .batch_invariant = invariant},
+        device(widths), {.verify = false});
+    EXPECT_TRUE(programs.ok()) << programs.error().text();
+    return (*programs)->widths();
+  };
+  EXPECT_EQ(widths_of({58, 29, 14, 7}, false), (std::vector<int>{58, 29, 14, 7}));
+  EXPECT_EQ(widths_of({58, 29, 14, 7}, true), (std::vector<int>{58, 29, 14}));
+  EXPECT_EQ(widths_of({4, 2}, true), std::vector<int>{4});
+}
+
+TEST_P(Gpu, BatchInvariantModelsHaveOneGranularity) {
+  EngineOptions options;
+  options.batch_invariant = true;
+  auto engine = this->engine(std::move(options));
+  engine->add({.name = "net", .path = write("net", network(8, 1)), .granularity = "auto"});
+  for (int k = 0; k < 6000 && engine->model("net")->state == ModelState::kLoading; ++k)
+    std::this_thread::sleep_for(10ms);
+  const auto info = engine->model("net");
+  EXPECT_EQ(info->state, ModelState::kFailed);
+  EXPECT_NE(info->reason.find("batch-invariant model have one granularity"), std::string::npos)
+      << info->reason;
+  engine->add({.name = "other", .path = write("other", network(8, 1)), .granularity = "mono"});
+  wait_for(*engine, "other");
+  EXPECT_TRUE(engine->model("other")->config.batch_invariant);
+}
+
 TEST_P(Gpu, AfterAnErrorOfTheDeviceNothingRunsThereAndItIsSaid) {
   auto engine = this->engine({}, "fifo");
   engine->add({.name = "net", .path = write("net", network(8, 1))});
