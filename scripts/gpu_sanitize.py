@@ -43,7 +43,7 @@ BLOCKS = (
     ("gpu_test", "Types/PipelinedGemm.*"),
     ("gpu_test", "Types/TallGemm.*"),
     ("gpu_test", "Types/AsyncRows.*"),
-    ("gpu_test", "Graphs/Dispatches.*"),
+    ("batch_test", "Graphs/Dispatches.*"),
     ("instances_test", "*/encoder_mono:*/encoder_of_five_stitch:*/pictures_stitch:*/steps_mono:*/branches_stitch"),
 )
 
@@ -123,7 +123,8 @@ TOLD = "the warp that loads pages polls the word by which the waiting thread tel
 LOOKS = Place("Read", "obk::issue_all_loads", "dataflow.cuh", "waits <= task_now() ? most : kQuietPages")
 UNDERSTOOD = (
     *(Race("Gemm.RingAcrossBarriers Gemm/Fixed.EqualsReferenceAndTheBitsOfAnyTile/f16 Types/Conv.EqualsTheDefinition/f16 "
-           "Tiles/ConvPipelined.HasTheBitsOfAnyShape/0 Tiles/ConvPipelined.HasTheBitsOfAnyShape/1",
+           "Tiles/ConvPipelined.HasTheBitsOfAnyShape/0 Tiles/ConvPipelined.HasTheBitsOfAnyShape/1 "
+           "Networks/Instances.HaveTheBitsOfThoseAlone/encoder_mono",
            COPY, Place("Read", read, "ptx.cuh"), GIVEN_BACK) for read in ("obk::load_matrices", "obk::load_two_matrices")),
     Race("Signals.BroadcastWords", COPY, Place("Read", "obk::load_shared_word", "ptx.cuh"), GIVEN_BACK),
     Race(IN_DATAFLOW, Place("Write", "obk_program", "dataflow.cuh", "task_now() = at;"), LOOKS,

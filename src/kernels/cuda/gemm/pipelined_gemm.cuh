@@ -429,6 +429,14 @@ static constexpr int kUnderWay = 0;
 static constexpr int kUnderWay = 1;
 #endif
 
+/* Stages that a refill comes later than its place has been read. Where CTAs share weights a place
+ * is free once all of them have read it, and thread 0 would wait for another SM between two
+ * products; a stage later they have. Alone, a stage less under way costs more than that wait. */
+template <class N>
+static __device__ __forceinline__ int refills_late() {
+  return N::share > 1 && N::stages > 3 ? 1 : 0;
+}
+
 /* multiply(), which waits for a stage and requests its products, for all stages that the CTA has of
  * a tile, and what loads more of them. meanwhile(): while the last products are under way. */
 template <int kStages, class N, typename M, typename F>
@@ -448,8 +456,10 @@ static __device__ __forceinline__ void pipelined_gemm_stages(PipelinedGemmPipe<N
     for (int s = 0; s < kStages; ++s) {
       multiply();
       const bool again = s > 0 && s - 1 + N::stages < kStages;
+      const int refilled = s - 1 - refills_late<N>() + N::stages;
       if (again || kUnderWay == 0) wgmma_wait<kUnderWay>();
-      if (again) pipe.give_back((s - 1) % N::stages), pipe.refill_with(s - 1 + N::stages);
+      if (again) pipe.give_back((s - 1) % N::stages);
+      if (refilled >= N::stages && refilled < kStages) pipe.refill_with(refilled);
     }
     meanwhile();
     wgmma_wait<0>();
