@@ -28,7 +28,7 @@ inline constexpr int64_t kTileRows = 64, kTallRows = 128;
 // Of fewer rows tall tiles with four chains, several an SM in turn, were no quicker than tiles of
 // 64 rows: h100_tall_gemm.json, 128 and 197 rows on 16 SMs.
 inline constexpr int64_t kFewestTallInTurn = 256;
-// With one chain: of a shorter k they were not measured.
+// With one chain, of any number of rows: of a shorter k they were not measured.
 inline constexpr int64_t kShallowestTall = 512;
 inline constexpr int64_t kClusterColumns = 112;  // of a tile that a cluster computes
 }  // namespace pipelined_bounds

@@ -31,7 +31,7 @@ struct PipelinedGemmTile {
   int32_t type = 0;
   int64_t rows = 0, columns = 0, k = 0;
   int chains = 4;           // of a tall tile: sums over parts of k that an element is the sum of
-  int64_t readers = 1;      // tiles that read the same weights, which come from memory once
+  int64_t readers = 1;      // tiles one below another: their weights come from memory once
   double memory_bytes = 0;  // a ns that a worker gets from memory
 };
 

@@ -75,32 +75,40 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
   const kernels::TileLibrary& tiles = kernels::tile_library(machine);
   PipelinedCut best;
   const int64_t at_once = machine::gangs_at_once(workers, shape.split_k), n = shape.columns;
-  for (const int64_t high : {kTileRows, kTallRows}) {
-    if (high == kTileRows ? shape.span > kMostRows : !tall || shape.span <= kTileRows) continue;
+  struct Kind {
+    int64_t high;
+    int chains;
+  };
+  for (const auto [high, chains] : {Kind{kTileRows, 4}, Kind{kTallRows, 4}, Kind{kTallRows, 1}}) {
+    const bool is_tall = high == kTallRows;
+    if (is_tall ? !tall || shape.span <= kTileRows : shape.span > kMostRows) continue;
+    if (is_tall && chains == 4 && shape.span > kMostRows) continue;
+    if (is_tall && chains == 1 && shape.k < kShallowestTall) continue;
     const int64_t each = (shape.span + high - 1) / high,
                   rows = (shape.span + each - 1) / each;  // tiles one below another, alike
-    if (high == kTallRows && rows <= kTileRows) continue;
+    if (is_tall && rows <= kTileRows) continue;
     kernels::PipelinedGemmTile tile{.type = shape.type,
                                     .rows = rows,
                                     .k = shape.k / shape.split_k,
-                                    .chains = shape.chains(),
+                                    .chains = chains,
                                     .readers = each,
                                     .memory_bytes = machine.bytes_per_sm};
     for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
       tile.columns = std::min(columns, n) * shape.b_count;
       double nanos = tiles.gemm.pipelined->nanos(tile);
       if (nanos <= 0) break;
-      if (high == kTallRows && !tall_has_room(shape, machine, tiles, rows, tile.columns)) break;
+      if (is_tall && !tall_has_room(shape, machine, tiles, rows, tile.columns)) break;
       if (shape.split_k > 1) nanos += machine.costs.split_k_exchange;
       const int64_t count = shape.matrices * each * ((n + columns - 1) / columns);
-      if (high == kTallRows && shape.chains() > 1 && count > at_once &&
-          shape.span < kFewestTallInTurn)
-        continue;
-      if (high == kTallRows && shape.chains() == 1 && shape.k < kShallowestTall) continue;
+      if (is_tall && chains == 4 && count > at_once && shape.span < kFewestTallInTurn) continue;
       const double all = machine.costs.pipelined_begin +
                          static_cast<double>((count + at_once - 1) / at_once) * nanos;
       if (best.rows != 0 && all >= best.all) continue;
-      best = {.rows = rows, .columns = std::min(columns, n), .nanos = nanos, .all = all};
+      best = {.rows = rows,
+              .columns = std::min(columns, n),
+              .chains = chains,
+              .nanos = nanos,
+              .all = all};
     }
   }
   return best;
@@ -157,7 +165,7 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
   work.tile_rows = best.rows, work.tile_columns = best.columns, work.task_nanos = best.nanos;
   work.form = PipelinedGemm{.a = *matrix,
                             .tall = best.rows > kernels::pipelined_bounds::kTileRows,
-                            .chains = shape.chains()};
+                            .chains = best.chains};
   return true;
 }
 

@@ -21,12 +21,13 @@ struct PipelinedShape {
   int32_t type = 0;
   int64_t span = 0, matrices = 1;  // rows of a matrix; matrices of a batch
   int64_t columns = 0, b_count = 1, k = 0, split_k = 1;
-  /// Of a tall tile's sums: four have the bits of all tiles of fewer rows, one those of a grid's.
-  int chains() const { return span < stitch::kMostPipelinedRows ? 4 : 1; }
 };
 struct PipelinedCut {
   int64_t rows = 0, columns = 0;  // of a tile; 0: there is none
-  double nanos = 0, all = 0;      // of a tile; of the kernel
+  /// Of a tall tile's sums: four have the bits of all tiles of fewer rows, one those of a grid's
+  /// and room for twice as many columns.
+  int chains = 4;
+  double nanos = 0, all = 0;  // of a tile; of the kernel
 };
 /// The tiles with the least time of all workers' rounds: rows as even as can be of up to 64, of
 /// matrices of up to 511, and of up to 128 where `tall`; what a tile loads of rows and of weights

@@ -276,20 +276,25 @@ Work product_of(int64_t rows, int64_t columns, int64_t k, int sms, bool tall = t
 TEST(Tiles, TallOnesWhereWeightsAreReadOften) {
   EXPECT_EQ(product_of(128, 3072, 768, 132).tile_rows, 64);
   EXPECT_EQ(product_of(128, 768, 768, 16).tile_rows, 64);
-  for (const auto& [rows, sms] : {std::pair{128, 33}, std::pair{384, 16}}) {
+  struct Case {
+    int rows, sms, chains, columns;
+  };
+  // Four chains have the bits of all tiles; one has room for wider ones, of which a worker has one.
+  for (const auto& [rows, sms, chains, columns] :
+       {Case{128, 33, 4, 96}, Case{128, 16, 1, 192}, Case{384, 16, 1, 192}}) {
     const Work work = product_of(rows, 3072, 768, sms);
     ASSERT_TRUE(work.pipelined());
     EXPECT_TRUE(work.pipelined()->tall);
-    EXPECT_EQ(work.pipelined()->chains, 4);  // the bits of all tiles
+    EXPECT_EQ(work.pipelined()->chains, chains);
     EXPECT_EQ(work.tile_rows, 128);
-    EXPECT_EQ(work.tile_columns, 96);
+    EXPECT_EQ(work.tile_columns, columns);
     EXPECT_EQ(to_string(work.form), "a pipelined GEMM of tall tiles, a persistent task a worker");
     const Work without = product_of(rows, 3072, 768, sms, false);
     ASSERT_TRUE(without.pipelined());
     EXPECT_FALSE(without.pipelined()->tall);
     EXPECT_EQ(without.tile_rows, 64);
   }
-  for (const auto& [rows, tile] : {std::pair{128, 64}, std::pair{197, 50}, std::pair{65, 33}})
+  for (const auto& [rows, tile] : {std::pair{197, 99}, std::pair{65, 65}})
     EXPECT_EQ(product_of(rows, 3072, 768, 16).tile_rows, tile);
   EXPECT_EQ(product_of(300, 3072, 768, 16).tile_rows, 100);  // as even as can be
 }

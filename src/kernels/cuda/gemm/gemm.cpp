@@ -234,9 +234,11 @@ double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {
   };
   if (!tall) return nanos(Tile::kFlops, Tile::kBegin, Tile::kColumn);
   const double high = rows / double{kTallRows};
-  return t.chains == 1 ? nanos(Tile::kTallFlops, Tile::kTallBegin, Tile::kTallColumn * high)
-                       : nanos(Tile::kTallFlopsOfFour, Tile::kTallBeginOfFour,
-                               Tile::kTallColumnOfFour * high);
+  if (t.chains == 4)
+    return nanos(Tile::kTallFlopsOfFour, Tile::kTallBeginOfFour, Tile::kTallColumnOfFour * high);
+  return t.rows * t.readers <= pipelined_bounds::kMostRows
+             ? nanos(Tile::kTallFlopsOfFew, Tile::kTallBeginOfFew, Tile::kTallColumn * high)
+             : nanos(Tile::kTallFlops, Tile::kTallBegin, Tile::kTallColumn * high);
 }
 
 int64_t cuda_pipelined_gemm_stage(int64_t rows, int64_t n, int64_t k) {
