@@ -137,8 +137,7 @@ TEST_P(WidthsTwin, AllWidthsAndBatchesGiveTheSameBits) {
           table += fmt::format("{} x {}, ", work.tile_rows, work.tile_columns);
         tables.insert(std::move(table));
       }
-      programs.push_back(
-          {fmt::format("batch {}, {} multiprocessors", batch, width), made.program});
+      programs.push_back({fmt::format("batch {}, {} multiprocessors", batch, width), made.program});
       for (const codegen::BodyText& body : made.program->bodies) bodies.push_back(&body);
     }
   EXPECT_GT(tables.size(), 1u) << "all widths have the same tiles";
