@@ -83,6 +83,29 @@ inline std::string pictures(int64_t batch, const std::string& type) {
                      batch, type);
 }
 
+/// What is spread over long rows, a sum down columns, and one of long rows: bodies without a tile.
+inline std::string spreads(int64_t batch, const std::string& type) {
+  return fmt::format(R"(graph "spreads" {{
+  in %0 "x": {1}[{0},2,12,640]
+  const %1: i64[1] = [3]
+  const %2: i64[1] = [2]
+  const %3: {1}[2,1,640] = @random
+  const %5: i64[1] = [0]
+  const %6: i64[1] = [1]
+  %7: {1}[{0},2,12,1] = Slice(%0, %5, %6, %1)
+  %8: {1}[{0},2,12,1] = Tanh(%7)
+  %9: {1}[{0},2,12,640] = Mul(%8, %0)
+  %10: {1}[{0},2,1,640] = ReduceSum(%9, %2) {{keepdims = 1}}
+  %11: {1}[{0},2,1,640] = Mul(%10, %3)
+  %12: {1}[{0},2,1,640] = Softmax(%11) {{axis = 3}}
+  %13: {1}[{0},2,12,640] = Add(%9, %12)
+  %14: {1}[{0},2,12,1] = ReduceMean(%13, %1) {{keepdims = 1}}
+  %15: {1}[{0},2,12,640] = Sub(%13, %14)
+  out %15 "y"
+}})",
+                     batch, type);
+}
+
 /// A layer of an LSTM over nine steps: [steps, batch, size], so that a batch is a column of rows.
 inline std::string steps(int64_t batch, const std::string& type) {
   return fmt::format(R"(graph "steps" {{

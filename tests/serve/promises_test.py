@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
-from conftest import PATIENCE, PROGRAM, mlp, random, save, save_mlp, save_slow
+from conftest import PATIENCE, PROGRAM, mlp, random, save, save_mlp, save_slow, wait_until
 from onnx import TensorProto, helper
 
 INFER = "/v2/models/mlp/infer"
@@ -21,6 +21,14 @@ def ask(server, module, x, **options):
         one = module.InferInput("x", list(x.shape), "FP32")
         one.set_data_from_numpy(x)
         return client.infer("mlp", [one], **options).as_numpy("y")
+
+
+def wait_for_batches(server, *names):
+    """Until the programs of all batches are there, which are compiled behind the first."""
+    def there():
+        models = {one["name"]: one for one in server.json("GET", "/v2/live.json")[1]["models"]}
+        return all(models[name]["programs"] > 1 and models[name]["programs_to_come"] == 0 for name in names)
+    wait_until(there, 300)
 
 
 def test_the_same_bits_in_any_mix(tmp_path, start):
@@ -68,6 +76,7 @@ def test_the_same_bits_in_joined_batches(tmp_path, start):
             return got.as_numpy("y"), got.get_response()["parameters"]["trace_batch_rows"]
     alone = [traced(k, 1) for k in range(64)]
     assert {joined for _, joined in alone} == {1}
+    wait_for_batches(server, "deep")
     alone = [y.tobytes() for y, _ in alone]
     chance, seen = np.random.default_rng(6), set()
     for turn in range(20):
@@ -122,6 +131,7 @@ def test_a_mix_of_models_has_the_bits_of_requests_alone(tmp_path, start, flags, 
             return got.as_numpy("y"), int(told["trace_batch_rows"]), told.get("trace_partners")
 
     alone = {name: [infer(name, over_http, k, 1)[0].tobytes() for k in range(64)] for name in inputs}
+    wait_for_batches(server, *inputs)
     slow = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
     chance, joined, beside = np.random.default_rng(10), {name: set() for name in inputs}, 0
     for _ in range(60):

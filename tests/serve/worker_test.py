@@ -89,6 +89,7 @@ def test_the_worker_is_told_of_batch_invariance(tmp_path, start, flags, toml):
     server = start(tmp_path / "models", "--worker-process", "--no-verify", *flags)
     told = {name: server.json("GET", f"/v2/models/{name}/config")[1]["parameters"]["batch_invariant"]["string_value"] for name in "ab"}
     assert told == {"a": "true", "b": "false" if toml else "true"}
+    wait_until(lambda: [(one["programs"] > 1, one["programs_to_come"]) for one in server.json("GET", "/v2/live.json")[1]["models"]] == [(True, 0)] * 2)
 
 
 def test_a_request_that_ends_the_worker(tmp_path, start, monkeypatch, environment):

@@ -175,7 +175,7 @@ void write_info(FrameWriter& to, const ModelInfo& info) {
   to.put(info.state).put<bool>(info.replacing).text(info.reason);
   write_ports(to, info.inputs);
   write_ports(to, info.outputs);
-  to.put(info.memory_bytes).put(info.counts);
+  to.put(info.memory_bytes).put(info.counts).put(info.programs).put(info.to_come);
 }
 ModelInfo read_info(FrameReader& from) {
   ModelInfo info;
@@ -184,6 +184,7 @@ ModelInfo read_info(FrameReader& from) {
   info.reason = from.text();
   info.inputs = read_ports(from), info.outputs = read_ports(from);
   info.memory_bytes = from.get<int64_t>(), info.counts = from.get<ModelCounts>();
+  info.programs = from.get<int>(), info.to_come = from.get<int>();
   return info;
 }
 

@@ -35,6 +35,10 @@ std::string live_json(Service& service) {
         .value(info.config.target)
         .key("memory_bytes")
         .value(info.memory_bytes)
+        .key("programs")
+        .value(info.programs)
+        .key("programs_to_come")
+        .value(info.to_come)
         .key("waiting")
         .value(counts.waiting);
     json.key("ok")
