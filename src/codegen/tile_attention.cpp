@@ -85,6 +85,7 @@ void BodyEmitter::attention(bool begins_here) {
   if (a.softcap > 0)
     text += fmt::format("    g.softcap = (float)obk::as_double({});\n",
                         param(std::bit_cast<int64_t>(a.softcap)));
+  if (a.zero_if_masked) text += "    g.zero_if_masked = 1;\n";
   if (a.causal) text += "    g.causal = 1;\n    g.causal_offset = first;\n";
   if (direct_) {
     const Step& step = body_.steps.front();

@@ -12,6 +12,7 @@
 namespace obelisk::ops {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr DTypeSet kMaskTypes = kNumbers | kBools;
 
 Error mismatch(const Call& call, std::string_view what, int input, const Shape& wanted) {
@@ -31,7 +32,7 @@ Shape grown_mask(const Call& call, const AttentionShape& shape) {
 class Bias {
  public:
   Bias(const Call& call, const AttentionShape& shape, std::span<const Tensor* const> inputs)
-      : shape_(shape), causal_(call.attrs.get_int("is_causal", 0) != 0) {
+      : shape_(shape) {
     if (call.has(kValidLengths)) valid_ = read_ints(*inputs[kValidLengths]);
     if (!call.has(kMask)) return;
     const Tensor& mask = *inputs[kMask];
@@ -51,8 +52,13 @@ class Bias {
   }
 
   double at(int64_t image, int64_t head, int64_t row, int64_t column) const {
-    if (causal_ && column > row + shape_.past_length) return -kInfinity;
     if (!valid_.empty() && column >= valid_[image]) return -kInfinity;
+    const int64_t before = shape_.by_lengths
+                               ? std::clamp(valid_[image], -kFar, kFar) - shape_.q_length
+                               : shape_.past_length;
+    const int64_t ahead = column - (row + before);
+    if (shape_.right != AttentionShape::kNoBound && ahead > shape_.right) return -kInfinity;
+    if (shape_.left != AttentionShape::kNoBound && -ahead > shape_.left) return -kInfinity;
     if (values_.empty()) return 0;
     if (column >= width_) return -kInfinity;  // a short mask is continued by what is masked
     return values_[image * strides_[0] + head * strides_[1] + row * strides_[2] +
@@ -60,9 +66,8 @@ class Bias {
   }
 
  private:
-  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  static constexpr int64_t kFar = int64_t{1} << 40;  // lengths are data: any number
   const AttentionShape& shape_;
-  bool causal_;
   std::vector<int64_t> valid_;
   std::vector<double> values_;
   int64_t strides_[4] = {0, 0, 0, 0};
@@ -90,9 +95,13 @@ std::vector<double> joined(const AttentionShape& shape, const std::vector<double
   return all;
 }
 
-/// In place; minus infinity everywhere gives NaN.
-void softmax(double* row, int64_t count) {
-  double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+/// In place; minus infinity everywhere gives NaN, or zeros.
+void softmax(double* row, int64_t count, bool zero) {
+  double largest = -kInfinity, sum = 0;
+  if (zero && std::all_of(row, row + count, [](double score) { return score == -kInfinity; })) {
+    std::fill_n(row, count, 0.0);
+    return;
+  }
   for (int64_t at = 0; at < count; ++at) largest = std::max(largest, row[at]);
   for (int64_t at = 0; at < count; ++at) sum += row[at] = std::exp(row[at] - largest);
   for (int64_t at = 0; at < count; ++at) row[at] /= sum;
@@ -161,6 +170,14 @@ Result<AttentionShape> attention_shape(const Call& call) {
   }
   shape.total = shape.past_length + shape.new_length;
   shape.scale = call.attrs.get_float("scale", 1 / std::sqrt(static_cast<double>(shape.head)));
+  shape.by_lengths = call.has(kValidLengths) && !call.has(kPastKey);
+  for (const auto& [window, bound] :
+       {std::pair("left_window_size", &shape.left), std::pair("right_window_size", &shape.right)}) {
+    *bound = call.attrs.get_int(window, AttentionShape::kNoBound);
+    if (*bound < AttentionShape::kNoBound)
+      return bad_call(call, fmt::format("{} = {}, wanted -1 or more", window, *bound));
+  }
+  if (call.attrs.get_int("is_causal", 0) != 0) shape.right = 0;
   if (call.has(kMask)) {
     if (call.in(kMask).rank() > 4 ||
         broadcast(grown_mask(call, shape), shape.scores()) != shape.scores()) {
@@ -173,17 +190,20 @@ Result<AttentionShape> attention_shape(const Call& call) {
   return shape;
 }
 
+bool zero_if_masked(const Call& call) {
+  if (call.attrs.get_int("nan_if_masked", 0) != 0) return false;
+  // The causal rule alone leaves every query the first key.
+  return call.has(kMask) || call.has(kValidLengths) ||
+         call.attrs.get_int("left_window_size", AttentionShape::kNoBound) !=
+             AttentionShape::kNoBound;
+}
+
 Result<Types> infer_attention(const Call& call) {
   for (int input : {kQuery, kKey, kValue, kPastKey, kPastValue})
     if (call.has(input)) TRY_STATUS(check_dtype(call, input, kFloats));
   if (call.has(kMask)) TRY_STATUS(check_dtype(call, kMask, kMaskTypes));
   if (call.has(kValidLengths))
     TRY_STATUS(check_dtype(call, kValidLengths, dtype_set({DType::i64})));
-  for (const char* window : {"left_window_size", "right_window_size"})  // -1: all keys are seen
-    if (const int64_t size = call.attrs.get_int(window, -1); size != -1)
-      return unsupported_call(
-          call, fmt::format("{} = {} limits which keys a query sees, wanted -1", window, size),
-          "give the window as a mask");
   TRY(const AttentionShape shape, attention_shape(call));
   const DType dtype = call.in(kQuery).dtype;
   Shape attended{shape.batch, shape.q_heads, shape.q_length, shape.v_head};
@@ -216,6 +236,11 @@ Status reference_attention(const Call& call, std::span<const Tensor* const> inpu
   const Bias bias(call, shape, inputs);
   const double cap = call.attrs.get_float("softcap", 0);
   const int64_t mode = call.attrs.get_int("qk_matmul_output_mode", 0);
+  const bool zero = zero_if_masked(call);
+  const auto add = [&](double& score, double more) {
+    // Infinities and NaN of masked keys do not count.
+    score = zero && more == -kInfinity ? more : score + more;
+  };
   const bool wants_scores = outputs.size() > kScores && !outputs[kScores].empty();
   const int64_t rows = shape.q_length, total = shape.total, shared = shape.q_heads / shape.kv_heads;
 
@@ -244,9 +269,9 @@ Status reference_attention(const Call& call, std::span<const Tensor* const> inpu
       show(1);
       for (int64_t row = 0; row < rows; ++row)
         for (int64_t column = 0; column < total; ++column)
-          scores[row * total + column] += bias.at(image, head, row, column);
+          add(scores[row * total + column], bias.at(image, head, row, column));
       show(2);
-      for (int64_t row = 0; row < rows; ++row) softmax(scores.data() + row * total, total);
+      for (int64_t row = 0; row < rows; ++row) softmax(scores.data() + row * total, total, zero);
       show(3);
       for (double& share : scores) share = stored(share, call.in(kValue).dtype, call.sums);
       gemm(rows, shape.v_head, total, scores.data(), total,

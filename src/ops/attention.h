@@ -8,7 +8,13 @@
 ///   Rotary      pairs of a head's elements rotated by angles from a cache
 ///   Linear      a state [B, Hkv, Dk, Dv] per head, decayed, corrected and written at every step
 ///
-/// A row whose every score is masked is NaN, as the formula says.
+/// Key j is masked for query i where what is added to their score is minus infinity: by the mask,
+/// by the causal rule (j > p), outside of the window (j < p - left, j > p + right), or behind the
+/// valid keys. p is i behind all keys that stand before the queries: i + the length of the past,
+/// or, of an outside cache, i + valid keys - queries, which may be negative. A masked key weighs
+/// nothing, whatever its score, and a row with all keys masked is zeros. An attribute of our own,
+/// nan_if_masked, makes it NaN: softmax as it stands in the standard, of which raise_attention made
+/// the op.
 #pragma once
 
 #include "ops/ops.h"
@@ -21,9 +27,16 @@ struct AttentionShape {
   int64_t q_length = 0, new_length = 0, past_length = 0, total = 0;
   int64_t head = 0, v_head = 0;  // elements of a head
   double scale = 1;
+  // Query i sees keys from p - left to p + right, where these are not kNoBound.
+  int64_t left = kNoBound, right = kNoBound;
+  bool by_lengths = false;  // p: by the valid lengths
+  static constexpr int64_t kNoBound = -1;
   Shape scores() const { return {batch, q_heads, q_length, total}; }
 };
 Result<AttentionShape> attention_shape(const Call& call);
+
+/// Whether a row with all keys masked is to be zeros, where there may be one.
+bool zero_if_masked(const Call& call);
 
 // Which of its inputs and outputs is what.
 enum AttentionInput : int { kQuery, kKey, kValue, kMask, kPastKey, kPastValue, kValidLengths };

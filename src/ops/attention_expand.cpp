@@ -1,4 +1,5 @@
 // Attention and LinearAttention decomposed into products, maps and softmax.
+#include <algorithm>
 #include <limits>
 
 #include "ops/attention.h"
@@ -10,7 +11,8 @@ namespace {
 using Value = Steps::Value;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int64_t kMostTokens = 1024;  // of LinearAttention: about ten nodes each
+constexpr int64_t kFar = int64_t{1} << 40;  // a window as wide as that has no bound
+constexpr int64_t kMostTokens = 1024;       // of LinearAttention: about ten nodes each
 
 Value transpose(Steps& steps, Value x, std::vector<int64_t> order) {
   return steps.add(Op::Transpose, {x}, Attrs().set("perm", std::move(order)));
@@ -34,19 +36,62 @@ std::vector<int64_t> counting(int64_t first, int64_t count) {
   return values;
 }
 
-/// The mask as numbers to add, as wide as the scores (or one wide).
-Value mask_numbers(Steps& steps, Value mask, int64_t total, DType type) {
-  if (steps.dtype(mask) == DType::b1) {
-    mask = steps.where(mask, steps.scalar(type, 0), steps.scalar(type, -kInfinity));
-  } else {
-    mask = steps.cast(mask, type);
-  }
+/// The mask as wide as the scores (or one wide): a condition, or numbers to add.
+Value whole_mask(Steps& steps, Value mask, int64_t total, DType type) {
+  const bool condition = steps.dtype(mask) == DType::b1;
+  if (!condition) mask = steps.cast(mask, type);
   Shape rest = steps.shape(mask);
   if (rest.empty() || rest.back() == 1 || rest.back() >= total) return mask;
   const auto last = static_cast<int64_t>(rest.size()) - 1;
   rest.back() = total - rest.back();
-  const Value masked = steps.add(Op::Expand, {steps.scalar(type, -kInfinity), steps.ints(rest)});
-  return concat(steps, {mask, masked}, last);
+  const Value masked = steps.scalar(condition ? DType::b1 : type, condition ? 0 : -kInfinity);
+  return concat(steps, {mask, steps.add(Op::Expand, {masked, steps.ints(rest)})}, last);
+}
+
+/// The scores with what masks them: minus infinity where a key is masked.
+Value masked_scores(Steps& steps, const Call& call, const AttentionShape& shape, Value scores) {
+  const DType type = steps.dtype(scores);
+  const Value nothing = steps.scalar(type, -kInfinity);
+  const auto keep = [&](Value allowed) { scores = steps.where(allowed, scores, nothing); };
+  if (call.has(kMask)) {
+    const Value mask = whole_mask(steps, steps.in(kMask), shape.total, type);
+    if (steps.dtype(mask) == DType::b1) {
+      keep(mask);
+    } else {
+      const Value sum = steps(Op::Add, scores, mask);
+      // Infinities and NaN of masked keys do not count.
+      scores =
+          zero_if_masked(call) ? steps.where(steps(Op::Equal, mask, nothing), nothing, sum) : sum;
+    }
+  }
+  const Value columns = steps.ints(counting(0, shape.total));
+  const Value lengths = call.has(kValidLengths)
+                            ? steps.reshape(steps.in(kValidLengths), {shape.batch, 1, 1, 1})
+                            : Expander::kAbsent;
+  // Columns of the last and the first key that a query sees.
+  const auto moved = [&](int64_t by) {
+    by = std::clamp(by, -kFar, kFar);
+    const int64_t first = (shape.by_lengths ? -shape.q_length : shape.past_length) + by;
+    const Value rows =
+        steps.constant(tensor_of(counting(first, shape.q_length)).reshaped({shape.q_length, 1}));
+    return shape.by_lengths ? steps(Op::Add, rows, lengths) : rows;
+  };
+  if (shape.right != AttentionShape::kNoBound)
+    keep(steps(Op::LessOrEqual, columns, moved(shape.right)));
+  if (shape.left != AttentionShape::kNoBound)
+    keep(steps(Op::GreaterOrEqual, columns, moved(-shape.left)));
+  if (lengths != Expander::kAbsent) keep(steps(Op::Less, columns, lengths));
+  return scores;
+}
+
+/// Softmax over the keys; a row that is minus infinity everywhere is zeros where there may be one.
+Value weights_of(Steps& steps, const Call& call, Value scores) {
+  const Value weights = steps.add(Op::Softmax, {scores}, Attrs().set("axis", int64_t{-1}));
+  if (!zero_if_masked(call) || steps.shape(scores).back() == 0) return weights;
+  const DType type = steps.dtype(scores);
+  const Value none =
+      steps(Op::Equal, steps.reduce(Op::ReduceMax, scores, {-1}), steps.scalar(type, -kInfinity));
+  return steps.where(none, steps.scalar(type, 0), weights);
 }
 
 }  // namespace
@@ -81,23 +126,9 @@ std::vector<int32_t> expand_attention(const Call& call, Expander& expander) {
   if (const double cap = call.attrs.get_float("softcap", 0); cap > 0)
     scores = steps(Op::Mul, steps(Op::Tanh, steps(Op::Div, scores, cap)), cap);
   shown.push_back(scores);
-  if (call.has(kMask))
-    scores = steps(Op::Add, scores, mask_numbers(steps, steps.in(kMask), shape.total, type));
-  const Value columns = steps.ints(counting(0, shape.total));
-  auto keep = [&](Value allowed) {
-    scores = steps.where(allowed, scores, steps.scalar(type, -kInfinity));
-  };
-  if (call.attrs.get_int("is_causal", 0) != 0) {
-    const Value rows = steps.constant(
-        tensor_of(counting(shape.past_length, shape.q_length)).reshaped({shape.q_length, 1}));
-    keep(steps(Op::LessOrEqual, columns, rows));
-  }
-  if (call.has(kValidLengths)) {
-    const Value lengths = steps.reshape(steps.in(kValidLengths), {shape.batch, 1, 1, 1});
-    keep(steps(Op::Less, columns, lengths));
-  }
+  scores = masked_scores(steps, call, shape, scores);
   shown.push_back(scores);
-  scores = steps.add(Op::Softmax, {scores}, Attrs().set("axis", int64_t{-1}));
+  scores = weights_of(steps, call, scores);
   shown.push_back(scores);
 
   Value weights = steps.stored_as(scores, dtype);

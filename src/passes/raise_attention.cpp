@@ -215,7 +215,10 @@ void raise(Graph& graph, NodeId id, Remarks* remarks) {
   } else {
     inputs = {q, k, v};
   }
-  if (mask != kNone) inputs.push_back(mask);
+  if (mask != kNone) {
+    inputs.push_back(mask);
+    if (!parts->guarded) attrs.set("nan_if_masked", int64_t{1});
+  }
   ValueId attended = graph.must_add(Op::Attention, inputs, attrs, name);
   if (parts->guarded) {
     const ValueId is_nan = graph.must_add(Op::IsNaN, {attended}, {}, name);

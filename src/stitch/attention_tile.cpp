@@ -77,6 +77,8 @@ bool has_attention_tile(const Graph& graph, NodeId node, const kernels::TileLibr
   }
   for (size_t input = kInputs; input < n.inputs.size(); ++input)
     if (n.inputs[input] != kNone) return no("a cache or lengths are inputs");
+  for (const char* window : {"left_window_size", "right_window_size"})
+    if (n.attrs.get_int(window, -1) != -1) return no("a window of keys");
   const ValueId mask = input_of(graph, node, kMask);
   if (mask == kNone) return true;
   const Type& type = graph.type(mask);
@@ -116,6 +118,7 @@ AttentionTile match_attention(const Graph& graph, const Views& views, NodeId nod
   if (input_of(graph, node, kMask) != kNone) {
     tile.mask = read(kMask);
     tile.mask_type = graph.type(n.inputs[kMask]).dtype;
+    tile.zero_if_masked = n.attrs.get_int("nan_if_masked", 0) == 0;
   }
   tile.type = graph.type(n.inputs[kQuery]).dtype;
   tile.packed = s.packed;

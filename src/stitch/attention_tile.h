@@ -7,8 +7,8 @@
 /// masks that broadcast are strides; nothing is copied. Where a single query's heads share keys
 /// they are the tile's rows, so that keys are read once a group.
 ///
-/// Not      caches and lengths as inputs of the op, scores as outputs, short masks, f64: those are
-///          decomposed into simpler ops before (passes::expand_for_machine).
+/// Not      caches and lengths as inputs of the op, windows, scores as outputs, short masks, f64:
+///          those are decomposed into simpler ops before (passes::expand_for_machine).
 /// Errors   none: nothing, with the reason in `why`.    Cost  O(views above an operand).
 #pragma once
 

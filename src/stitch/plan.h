@@ -173,8 +173,9 @@ struct AttentionTile {
           shared = 1;  // `shared` neighbouring heads read the same keys and values
   int64_t queries = 0, keys = 0, size = 0, value_size = 0;
   double scale = 1, softcap = 0;
-  bool causal = false;    // query i sees keys 0 .. i
-  int64_t kv_splits = 1;  // kv splits: tiles that share the keys of a head with few queries
+  bool causal = false;          // query i sees keys 0 .. i
+  bool zero_if_masked = false;  // a query with all keys masked: zeros, not NaN
+  int64_t kv_splits = 1;        // kv splits: tiles that share the keys of a head with few queries
   int64_t exchange =
       0;  // bytes that they share, of each head: zero at first, persistent from run to run
 };

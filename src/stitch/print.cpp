@@ -110,11 +110,12 @@ std::string print(const Graph& graph, const Plan& plan, bool edges) {
       const AttentionTile& a = group.attention;
       out += fmt::format(
           "  tile = attention of %{} %{} %{}{}: {} images, {} heads{}, {} queries, {} keys of {} "
-          "and {}{}{}\n",
+          "and {}{}{}{}\n",
           a.q.value, a.k.value, a.v.value,
           a.mask.value == graph::kNone ? "" : fmt::format(" mask %{}", a.mask.value), a.images,
           a.heads, a.shared > 1 ? fmt::format(" in groups of {}", a.shared) : "", a.queries, a.keys,
-          a.size, a.value_size, a.causal ? ", causal" : "", a.tf32 ? ", tf32" : "");
+          a.size, a.value_size, a.causal ? ", causal" : "",
+          a.zero_if_masked ? ", zero if masked" : "", a.tf32 ? ", tf32" : "");
       if (a.kv_splits > 1) out += fmt::format("  kv_splits {}\n", a.kv_splits);
     }
     const Shape rows(group.body.domain.begin(), group.body.domain.begin() + group.body.rows);

@@ -59,6 +59,7 @@ struct Problem {
   int64_t offset = 0;
   int mask = 0;
   bool keys_alone = false;  // one row of the mask for all queries
+  bool wild = false;        // infinities and NaN where everything is masked; with `zero`
 };
 
 /// Values of a matrix: `at` in memory, with rows `row` apart.
@@ -138,20 +139,33 @@ TEST_P(OneCtaAttention, EqualsReference) {
       {&c, std::min<int64_t>(c.rows, 20), false, true, false, true, c.keys / 2, 2},
       {&c, c.rows, true, false, false, false, 0, 1, true},
       {&c, 3, true, false, true, false, 0, 2, true},
+      {&c, std::min<int64_t>(c.rows, 20), true, false, false, true, 0, 1, false, true},
+      {&c, std::min<int64_t>(c.rows, 20), false, false, true, true, 0, 2, false, true},
+      {&c, c.rows, true, false, false, true, 0, 1, true, true},
   };
   std::mt19937 random(9);
   for (const Problem& p : problems) {
     SCOPED_TRACE(testing::Message() << p.queries << " queries, aligned " << p.aligned << ", causal "
                                     << p.causal << " " << p.offset << ", mask " << p.mask);
     one_cta::readable.clear();
-    const Matrix q = make(random, type, p.queries, c.size, p.aligned);
-    const Matrix k = make(random, type, c.keys, c.size, p.aligned);
+    Matrix q = make(random, type, p.queries, c.size, p.aligned);
+    Matrix k = make(random, type, c.keys, c.size, p.aligned);
     const Matrix v = make(random, type, c.keys, c.value_size, p.aligned);
     std::vector<float> mask(static_cast<size_t>(p.queries * c.keys) + 1);
     std::vector<uint8_t> bytes(mask.size());
     for (size_t e = 0; e < mask.size(); ++e) {
       mask[e] = e % 3 == 1 ? -INFINITY : static_cast<float>(e % 7) / 7;
       bytes[e] = e % 3 != 1;
+    }
+    if (p.wild) {  // the second query sees nothing, and nobody sees the second key
+      for (int64_t i = 0; i < p.queries; ++i)
+        for (int64_t j = 0; j < c.keys; ++j)
+          if (j == 1 || (i == 1 && !p.keys_alone)) {
+            mask[static_cast<size_t>(i * c.keys + j)] = -INFINITY;
+            bytes[static_cast<size_t>(i * c.keys + j)] = 0;
+          }
+      if (p.queries > 1 && !p.keys_alone) set_double(q.at, type, q.row, NAN);
+      if (c.keys > 1) set_double(k.at, type, k.row, INFINITY);
     }
     const std::vector<float> y = attend(p, q, k, v, mask, bytes);
     for (int64_t i = 0; i < p.queries; ++i) {
@@ -163,7 +177,8 @@ TEST_P(OneCtaAttention, EqualsReference) {
         dot *= static_cast<double>(1 / std::sqrt(static_cast<float>(c.size)));
         if (p.softcap) dot = 5 * std::tanh(dot / 5);
         const auto at = static_cast<size_t>((p.keys_alone ? 0 : i * c.keys) + j);
-        if (p.mask == 1) dot += static_cast<double>(mask[at]);
+        if (p.mask == 1)
+          dot = mask[at] == -INFINITY ? -INFINITY : dot + static_cast<double>(mask[at]);
         if (p.mask == 2 && !bytes[at]) dot = -INFINITY;
         if (p.causal && j > i + p.offset) dot = -INFINITY;
         score[static_cast<size_t>(j)] = dot, largest = std::max(largest, dot);

@@ -21,10 +21,11 @@ Result<std::string> peer_model(const Flags& flags, const Source& source, const R
   if (source.kind == FileKind::kModel) return fs::absolute(flags.file).string();
   TRY(graph::Graph graph, graph_of(runner, source));
   // What the standard has no words for.
-  TRY(graph, passes::expand_for_machine(std::move(graph),
-                                        [](const graph::Graph& g, graph::NodeId id, std::string*) {
-                                          return g.node(id).op != ops::Op::Recurrence;
-                                        }));
+  TRY(graph, passes::expand_for_machine(
+                 std::move(graph), [](const graph::Graph& g, graph::NodeId id, std::string*) {
+                   const graph::Node& node = g.node(id);
+                   return node.op != ops::Op::Recurrence && !node.attrs.has("nan_if_masked");
+                 }));
   const std::string path = folder + "/model.onnx";
   TRY_STATUS(frontends::write_onnx(graph, path));
   return path;

@@ -37,6 +37,7 @@ int64_t since(const graph::Node& node) {
   int64_t needed = found == table.end() ? kOldest : found->second;
   // the length of what is no padding
   if (node.op == ops::Op::Attention && node.inputs.size() > 6) needed = 24;
+  if (node.attrs.has("left_window_size") || node.attrs.has("right_window_size")) needed = 25;
   if (node.op == ops::Op::DequantizeLinear && node.attrs.has("output_dtype")) needed = 23;
   if (node.attrs.has("round_mode")) needed = 24;
   if (node.op == ops::Op::QuantizeLinear && node.attrs.has("precision")) needed = 23;
@@ -180,8 +181,9 @@ struct NodeText {
 
 /// An op that the standard has no words for: it stands in a domain of its own. Viewers show it; who
 /// runs the model expands it before (passes::expand_for_machine).
-bool is_ours(std::string_view op) {
-  return op == "Recurrence" || op == "MaskedSoftmax" || op == "NormStatistics";
+bool is_ours(std::string_view op, const ops::Attrs* attrs) {
+  return op == "Recurrence" || op == "MaskedSoftmax" || op == "NormStatistics" ||
+         (op == "Attention" && attrs && attrs->has("nan_if_masked"));
 }
 
 std::string node_message(const NodeText& node) {
@@ -190,7 +192,7 @@ std::string node_message(const NodeText& node) {
     for (const std::string& output : node.outputs) out.add_string(2, output);
     if (!node.name.empty()) out.add_string(3, node.name);
     out.add_string(4, node.op);
-    if (is_ours(node.op)) out.add_string(7, "obelisk");
+    if (is_ours(node.op, node.attrs)) out.add_string(7, "obelisk");
     if (node.attrs)
       for (const auto& [name, attr] : node.attrs->all())
         out.add_message(5, attribute_message(name, attr));
@@ -283,8 +285,10 @@ Status write_onnx(const Graph& graph, const std::string& path,
     to.add_message(7, body);
     to.add_message(
         8, message([&](pbf_writer& set) { set.add_string(1, ""), set.add_int64(2, opset); }));
-    if (std::any_of(graph.order().begin(), graph.order().end(),
-                    [&](graph::NodeId id) { return is_ours(ops::to_string(graph.node(id).op)); }))
+    if (std::any_of(graph.order().begin(), graph.order().end(), [&](graph::NodeId id) {
+          const graph::Node& node = graph.node(id);
+          return is_ours(ops::to_string(node.op), &node.attrs);
+        }))
       to.add_message(
           8, message([&](pbf_writer& set) { set.add_string(1, "obelisk"), set.add_int64(2, 1); }));
   });

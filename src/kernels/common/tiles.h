@@ -101,7 +101,8 @@ struct ObkAttention {
   int64_t mask_query, mask_key;
   int32_t causal;          // 1: query i of the tile sees keys 0 .. i + causal_offset
   int64_t causal_offset;   // may be negative
-  int32_t zero_if_masked;  // a row with every key forbidden gives 1: zeros, 0: NaN
+  int32_t zero_if_masked;  // a row with every key forbidden gives 1: zeros, whatever the forbidden
+                           // keys' scores; 0: NaN
   void* scratch;
   int32_t kv_split,
       kv_splits;     // which part of the keys, of how many, where several tiles share a head

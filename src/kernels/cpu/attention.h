@@ -14,8 +14,9 @@
 ///          lies. With a causal rule, keys that no query of the tile sees are never touched.
 /// Numbers  f32, the largest score subtracted; a query's bits do not depend on the tile's others. A
 /// row
-///          whose keys are all forbidden is NaN, as the definition says, or zeros if asked; no keys
-///          at all give zeros, an empty sum. NaN in a score makes its row NaN.
+///          whose keys are all forbidden is NaN, as the definition says, or zeros if asked, and
+///          then scores of forbidden keys may be infinite or NaN; no keys at all give zeros, an
+///          empty sum. NaN in a score of another key makes its row NaN.
 /// Scratch  about 4 * roundup16(queries) * (keys + size + 18) bytes: 48 to 64 queries and a few
 ///          hundred keys stay in L2.
 #pragma once

@@ -306,7 +306,11 @@ void softmax_keys(const ObkAttention* attention, int64_t keys, int64_t width, fl
     }
     if (t.mask_type != 0 || (t.causal && begin + count > 1 + t.causal_offset)) {
       turn_mask(t, begin, count, width, tile);
-      for (int64_t i = 0; i < count * width; ++i) block[i] += tile[i];
+      if (t.zero_if_masked)  // infinities and NaN of masked keys do not count
+        for (int64_t i = 0; i < count * width; ++i)
+          block[i] = tile[i] == -INFINITY ? -INFINITY : block[i] + tile[i];
+      else
+        for (int64_t i = 0; i < count * width; ++i) block[i] += tile[i];
     }
   }
   // 16 queries side by side, all keys below one another, so that largest and sum stay in registers.

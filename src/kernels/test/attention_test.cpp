@@ -124,6 +124,48 @@ TEST(Attention, CausalWithAnyOffset) {
         check(s, {.causal = 1, .causal_offset = offset, .zero_if_masked = zero});
 }
 
+/// A query or a key that is masked everywhere may hold what it likes.
+TEST(Attention, MaskedScoresDoNotCountWhereRowsAreZeros) {
+  constexpr int64_t kQueries = 5, kKeys = 19, kSize = 8;
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              inf = std::numeric_limits<float>::infinity();
+  std::vector<float> q = random_floats(kQueries * kSize, 1), k = random_floats(kKeys * kSize, 2),
+                     v = random_floats(kKeys * kSize, 3), added(kQueries * kKeys, 0);
+  q[2 * kSize] = nan, q[3 * kSize] = inf, k[7 * kSize + 1] = inf, k[18 * kSize] = nan;
+  for (int64_t key = 0; key < kKeys; ++key)
+    added[2 * kKeys + key] = added[3 * kKeys + key] = -kInfinity;
+  for (int64_t query = 0; query < kQueries; ++query)
+    added[query * kKeys + 7] = added[query * kKeys + 18] = -kInfinity;
+  std::vector<uint8_t> allowed;
+  for (const float one : added) allowed.push_back(one == 0);
+  for (const int type : {1, 2}) {
+    std::vector<float> y(kQueries * kSize, 99);
+    run({.type = kObkF32,
+         .queries = kQueries,
+         .keys = kKeys,
+         .size = kSize,
+         .value_size = kSize,
+         .q = q.data(),
+         .k = k.data(),
+         .v = v.data(),
+         .q_row = kSize,
+         .k_row = kSize,
+         .v_row = kSize,
+         .y = y.data(),
+         .y_row = kSize,
+         .scale = 0.5f,
+         .mask_type = type,
+         .mask = type == 1 ? static_cast<const void*>(added.data()) : allowed.data(),
+         .mask_query = kKeys,
+         .mask_key = 1,
+         .zero_if_masked = 1});
+    for (int64_t at = 0; at < kQueries * kSize; ++at) {
+      const bool masked = at / kSize == 2 || at / kSize == 3;
+      EXPECT_TRUE(masked ? y[at] == 0 : std::isfinite(y[at]) && y[at] != 0) << type << ", " << at;
+    }
+  }
+}
+
 TEST(Attention, MasksWithAnyStrides) {
   for (const Case& s : kCases) {
     auto floats = random_floats(s.queries * s.keys, 9);

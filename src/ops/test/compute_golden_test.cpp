@@ -148,10 +148,52 @@ TEST(ComputeGolden, Attention) {
   expect_golden("equal scores give the mean; the first row sees itself only",
                 {Op::Attention, Attrs().set("is_causal", int64_t{1}), {q, q, v}},
                 {tensor(f32, {1, 1, 2, 1}, {2, 3})});
-  expect_golden("a row that sees nothing is NaN",
-                {Op::Attention, {}, {q, q, v, tensor(DType::b1, {2, 2}, {0, 0, 0, 1})}},
+  const Tensor second = tensor(DType::b1, {2, 2}, {0, 0, 0, 1});
+  expect_golden(
+      "a row that sees nothing is zeros, and so are its weights",
+      {Op::Attention, Attrs().set("qk_matmul_output_mode", int64_t{3}), {q, q, v, second}, 4},
+      {tensor(f32, {1, 1, 2, 1}, {0, 4}), q, v, tensor(f32, {1, 1, 2, 2}, {0, 0, 0, 1})});
+  expect_golden("or NaN, where it came from a softmax",
+                {Op::Attention, Attrs().set("nan_if_masked", int64_t{1}), {q, q, v, second}},
                 {tensor(f32, {1, 1, 2, 1}, {kNan, 4})});
+  const double inf = std::numeric_limits<double>::infinity();
+  const Tensor wild = tensor(f32, {1, 1, 2, 1}, {kNan, 1}),
+               wide = tensor(f32, {1, 1, 2, 1}, {inf, 1});
+  expect_golden("whatever the scores of masked keys", {Op::Attention, {}, {wild, wide, v, second}},
+                {tensor(f32, {1, 1, 2, 1}, {0, 4})});
+  expect_golden("also those of a mask that is added",
+                {Op::Attention, {}, {wild, wide, v, tensor(f32, {2, 2}, {-inf, -inf, -inf, 0})}},
+                {tensor(f32, {1, 1, 2, 1}, {0, 4})});
   const Tensor none, past = tensor(f32, {1, 1, 1, 1}, {8});
+  // Two sentences of three keys with the values 2, 4 and 9, all scores equal.
+  const Tensor queries = tensor(f32, {2, 1, 2, 1}, {0, 0, 0, 0}),
+               keys = tensor(f32, {2, 1, 3, 1}, {0, 0, 0, 0, 0, 0}),
+               values = tensor(f32, {2, 1, 3, 1}, {2, 4, 9, 2, 4, 9});
+  expect_golden("the last query of an outside cache sees all valid keys, the one before one less",
+                {Op::Attention,
+                 Attrs().set("is_causal", int64_t{1}),
+                 {queries, keys, values, none, none, none, tensor(i64, {2}, {3, 1})}},
+                {tensor(f32, {2, 1, 2, 1}, {3, 5, 0, 2})});
+  expect_golden("a window of the key before and its own, of those that are valid",
+                {Op::Attention,
+                 Attrs().set("left_window_size", int64_t{1}),
+                 {queries, keys, values, none, none, none, tensor(i64, {2}, {3, 2})}},
+                {tensor(f32, {2, 1, 2, 1}, {5, 6.5, 3, 3})});
+  expect_golden("of the key behind, from the first on",
+                {Op::Attention,
+                 Attrs().set("left_window_size", int64_t{0}).set("right_window_size", int64_t{1}),
+                 {queries, keys, values}},
+                {tensor(f32, {2, 1, 2, 1}, {3, 6.5, 3, 6.5})});
+  expect_golden("more queries than a window reaches",
+                {Op::Attention,
+                 Attrs().set("left_window_size", int64_t{0}),
+                 {keys, queries, tensor(f32, {2, 1, 2, 1}, {2, 4, 2, 4})}},
+                {tensor(f32, {2, 1, 3, 1}, {3, 4, 0, 3, 4, 0})});
+  expect_golden("behind a past",
+                {Op::Attention,
+                 Attrs().set("left_window_size", int64_t{1}).set("is_causal", int64_t{1}),
+                 {q, q, v, none, tensor(f32, {1, 1, 1, 1}, {0}), past}},
+                {tensor(f32, {1, 1, 2, 1}, {5, 3})});
   expect_golden("with a past every row also sees it",
                 {Op::Attention,
                  Attrs().set("is_causal", int64_t{1}),

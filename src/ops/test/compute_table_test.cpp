@@ -263,6 +263,18 @@ Samples attention_samples() {
     add(Attrs().set("is_causal", int64_t{1}), 2, 2, true, allowed, {}, 1);
     add({}, 2, 2, false, rnd(dtype, {2, 1, 3, 3}, 6), tensor(DType::i64, {2}, {2, 3}), 1);
     add({}, 2, 1, false, allowed, tensor(DType::i64, {2}, {5, 4}), 1);
+    // Rows that see nothing: by a mask, by the causal rule, by a window.
+    const Tensor valid = tensor(DType::i64, {2}, {2, 4});
+    add({}, 2, 2, false, tensor(DType::b1, {3, 1}, {1, 0, 1}), {}, 1);
+    add(Attrs().set("is_causal", int64_t{1}), 4, 2, false, {}, valid, 1);
+    add(Attrs().set("is_causal", int64_t{1}), 2, 2, false, rnd(dtype, {2, 1, 3, 4}, 6), valid, 1);
+    for (int64_t left : {-1, 0, 1})
+      for (int64_t right : {-1, 0, 2}) {
+        const Attrs window = Attrs().set("left_window_size", left).set("right_window_size", right);
+        add(window, 2, 2, false, {}, {}, 1);
+        add(window, 4, 2, true, rnd(dtype, {5}, 6), {}, 1);
+        add(Attrs(window).set("is_causal", int64_t{1}), 2, 1, false, allowed, valid, 1);
+      }
     for (int64_t mode : {0, 1, 2, 3})
       add(Attrs().set("qk_matmul_output_mode", mode).set("softcap", double{cap}), 4, 2, true,
           rnd(dtype, {1, 4, 3, 5}, 6), {}, 4);

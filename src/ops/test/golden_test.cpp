@@ -191,8 +191,8 @@ TEST(Golden, RefusalsName) {
   const Type heads{DType::f32, {1, 2, 3, 4}};
   EXPECT_THAT(refusal(Op::Attention, {heads, heads, heads}), HasSubstr("accepted"));
   EXPECT_THAT(
-      refusal(Op::Attention, {heads, heads, heads}, Attrs().set("left_window_size", int64_t{1})),
-      HasSubstr("left_window_size = 1 limits which keys a query sees, wanted -1"));
+      refusal(Op::Attention, {heads, heads, heads}, Attrs().set("left_window_size", int64_t{-2})),
+      HasSubstr("left_window_size = -2, wanted -1 or more"));
   EXPECT_THAT(refusal(Op::LayerNormalization, {f, g}),
               HasSubstr("input 1 is [4], which does not broadcast into [2,3]"));
   EXPECT_THAT(refusal(Op::NormStatistics, {f, g}),

@@ -19,7 +19,7 @@ struct Form {
   From from = From::kMerged;
   int64_t batch = 2, heads = 3, kv_heads = 3, queries = 5, keys = 5, size = 8, value_size = 8;
   Masked masked = Masked::kNo;
-  bool causal = false, joins = false, guarded = false;
+  bool causal = false, joins = false, guarded = false, nan_if_masked = false;
   double softcap = 0;
   DType dtype = DType::f32;
 };
@@ -49,6 +49,7 @@ class Builder {
     std::vector<ValueId> inputs{q, k, v};
     if (f.masked != Masked::kNo) inputs.push_back(mask());
     if (f.causal) attrs.set("is_causal", int64_t{1});
+    if (f.nan_if_masked) attrs.set("nan_if_masked", int64_t{1});
     if (f.softcap > 0) attrs.set("softcap", f.softcap);
     ValueId y = add(Op::Attention, inputs, attrs);
     if (f.guarded) y = add(Op::Where, {add(Op::IsNaN, {y}), number(0), y});
@@ -165,8 +166,15 @@ INSTANTIATE_TEST_SUITE_P(Forms, Attended,
                                          Form{.name = "condition_guarded",
                                               .from = From::kHeads,
                                               .masked = Masked::kCondition,
-                                              .guarded = true},
+                                              .guarded = true,
+                                              .nan_if_masked = true},
                                          Form{.name = "masked_rows_are_nan",
+                                              .from = From::kHeads,
+                                              .queries = 30,
+                                              .keys = 2,
+                                              .masked = Masked::kCondition,
+                                              .nan_if_masked = true},
+                                         Form{.name = "masked_rows_are_zeros",
                                               .from = From::kHeads,
                                               .queries = 30,
                                               .keys = 2,

@@ -82,6 +82,24 @@ TEST_F(WriteModel, AsksForTheOldestOperatorSetThatDoes) {
   EXPECT_EQ(opset("Identity", "f8e8m0"), 24);
 }
 
+// Rows of NaN where everything is masked: the standard's op has zeros there.
+TEST_F(WriteModel, WhatTheStandardHasNoWordsForIsOfADomainOfItsOwn) {
+  const auto written = [&](const std::string& attrs) {
+    const graph::Graph graph = parsed(R"(graph "g" {
+  in %0 "q": f32[1,1,2,2]
+  in %1 "seen": b1[2,2]
+  %2: f32[1,1,2,2] = Attention(%0, %0, %0, %1) {)" +
+                                      attrs + "}\n  out %2 \"y\"\n}");
+    EXPECT_TRUE(write_onnx(graph, path()).ok());
+    auto model = onnx::read_model(path());
+    EXPECT_TRUE(model.ok());
+    return std::pair(std::string(model->graph.nodes[0].domain), needed_opset(graph));
+  };
+  EXPECT_EQ(written("scale = 1.0"), std::pair(std::string(), int64_t{23}));
+  EXPECT_EQ(written("left_window_size = 1"), std::pair(std::string(), int64_t{25}));
+  EXPECT_EQ(written("nan_if_masked = 1, scale = 1.0").first, "obelisk");
+}
+
 TEST_F(WriteModel, LargeWeightsGoBeside) {
   graph::Graph graph;
   graph.name = "large";

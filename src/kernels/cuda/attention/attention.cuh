@@ -229,8 +229,9 @@ static __device__ __forceinline__ void attention_pass(const ObkAttention& g, uin
     if (++s == c.stages) break;
     ask.next(chain, c.groups_log, group);
   }
-  const Scores scores = {g.mask, g.mask_query, g.mask_key, first,       (int)g.queries, seen,
-                         reach,  g.scale,      g.softcap,  g.mask_type, g.causal != 0};
+  const Scores scores = {g.mask,         g.mask_query, g.mask_key,    first,
+                         (int)g.queries, seen,         reach,         g.scale,
+                         g.softcap,      g.mask_type,  g.causal != 0, g.zero_if_masked != 0};
   Math math;
   math.start(base + c.queries + row * z.k_pitch, base + c.own);
   const int last_row = row + 15 < queries ? row + 15 : queries - 1;

@@ -86,7 +86,7 @@ struct AttentionFma {
     for (int e = 0; e < 4 * kEach; ++e) t[e] = scores.scaled(t[e]);
     if (masked)
 #pragma unroll
-      for (int e = 0; e < 4 * kEach; ++e) t[e] += more[e];
+      for (int e = 0; e < 4 * kEach; ++e) t[e] = scores.drops(more[e]) ? -INFINITY : t[e] + more[e];
     float factor[4];
     bool changed = false;
 #pragma unroll

@@ -78,7 +78,8 @@ struct AttentionMma {
     for (int e = 0; e < 8 * kParts; ++e) t[e] = scores.scaled(a[e / 4][e % 4] + b[e / 4][e % 4]);
     if (masked)
 #pragma unroll
-      for (int e = 0; e < 8 * kParts; ++e) t[e] += more[e];
+      for (int e = 0; e < 8 * kParts; ++e)
+        t[e] = scores.drops(more[e]) ? -INFINITY : t[e] + more[e];
     float factor[2];
     weigh_scores(t, largest, sum, factor);
 #pragma unroll

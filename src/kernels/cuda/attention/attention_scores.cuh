@@ -19,6 +19,7 @@ struct Scores {
   float scale, softcap;
   int32_t mask_type;
   bool causal;
+  bool selects; /* rows with all keys masked are zeros, so a masked key's score does not count */
 
   /* How many keys from `key` on a row of the pass sees. */
   __device__ __forceinline__ int limit(int row, int key) const {
@@ -38,6 +39,8 @@ struct Scores {
     const float m = ((const float*)mask)[at], b = m * kLog2;
     return b == -INFINITY && m != -INFINITY ? -3e38f : b;
   }
+  /* Whether a score with this bias is minus infinity, be it infinite or NaN. */
+  __device__ __forceinline__ bool drops(float bias) const { return selects && bias == -INFINITY; }
   /* Whether nothing but the scale and limits changes a score; a maximum may then be looked for
    * before. */
   __device__ __forceinline__ bool only_scaled() const {

@@ -166,7 +166,8 @@ struct AttentionShort {
         load_shared8(b[0], b[1], bias + (k + n * 8) * 4);
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          s[n][e] = scores.softcap > 0.0f
+          s[n][e] = scores.drops(b[e % 2]) ? -INFINITY
+                    : scores.softcap > 0.0f
                         ? __fadd_rn(scores.scaled(s[n][e]), b[e % 2])
                         : __fmaf_rn(s[n][e], scores.scale * Scores::kLog2, b[e % 2]);
       }
@@ -174,9 +175,10 @@ struct AttentionShort {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          s[n][e] = __fadd_rn(scores.scaled(s[n][e]),
-                              scores.bias(r + e / 2 * 8, key, k + n * 8 + e % 2, limit[e / 2]));
+        for (int e = 0; e < 4; ++e) {
+          const float b = scores.bias(r + e / 2 * 8, key, k + n * 8 + e % 2, limit[e / 2]);
+          s[n][e] = scores.drops(b) ? -INFINITY : __fadd_rn(scores.scaled(s[n][e]), b);
+        }
     if (!uneven || scores.limit(row, key) >= kCut.own) return;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)

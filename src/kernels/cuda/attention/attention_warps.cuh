@@ -241,7 +241,8 @@ struct MoreScores {
 #pragma unroll
       for (int n = 0; n < 4; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) t[n][e] = __fadd_rn(t[n][e], more[n][e]);
+        for (int e = 0; e < 4; ++e)
+          t[n][e] = scores.drops(more[n][e]) ? -INFINITY : __fadd_rn(t[n][e], more[n][e]);
     if (!limited) return;
     const int r = row + threadIdx.x % 32 / 4, k = threadIdx.x % 4 * 2;
     const int limit[2] = {scores.limit(r, key), scores.limit(r + 8, key)};
@@ -275,7 +276,7 @@ struct AttentionPlace {
               (uint64_t)((g.q_row | g.k_row | g.v_row) * 2)) &
              15) != 0;
     scores = {g.mask, g.mask_query, g.mask_key, first,       (int)g.queries, seen,
-              reach,  g.scale,      g.softcap,  g.mask_type, g.causal != 0};
+              reach,  g.scale,      g.softcap,  g.mask_type, g.causal != 0,  g.zero_if_masked != 0};
   }
   /* Keys from `key` on are not seen. */
   __device__ __forceinline__ void end_at(int key) {
