@@ -725,7 +725,7 @@ TEST_P(TallGemm, ClustersAddPartsInOrder) {
 // Statistics of a norm's rows, joined by the tile.
 TEST_P(TallGemm, NormsGoThroughProducts) {
   const DType type = type_named(GetParam());
-  expect_tall(folded_norm(type, 128, 768, 1536, true), type, 16, 1, 1, 1);
+  expect_tall(folded_norm(type, 128, 768, 1536, true), type, 16, 1, 4, 1);
   expect_tall(folded_norm(type, 128, 768, 3072, true), type, 33, 1, 4, 1);
   expect_tall(folded_norm(type, 384, 768, 1536, false), type, 16, 3, 0, 1);
 }
