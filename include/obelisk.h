@@ -120,9 +120,10 @@ typedef struct obelisk_compile_options {
   int (*progress)(const char* step, double done,
                   void* user); /* done in [0, 1]; not 0 ends with OBELISK_INTERRUPTED */
   void* user;                  /* for `progress` */
-  const char* dispatch;        /* of a graph of kernels on a GPU; NULL: "auto" on a machine with the
-                                  GPU, else "waves"; "sequential", "nimble", "opara", "critical" */
-  double search_seconds;       /* of "auto": for a search over orders and lanes; 0: none */
+  const char* dispatch;  /* of a graph of kernels on a GPU, or of a CPU's works; NULL: "auto" on
+                            a CPU and on a machine with the GPU, else "waves"; "sequential",
+                            "nimble", "opara", "critical" */
+  double search_seconds; /* of "auto": for a search over orders and lanes; 0: none */
 } obelisk_compile_options;
 
 typedef struct obelisk_open_options {

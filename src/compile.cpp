@@ -31,12 +31,13 @@ std::future<void> open_gpu_meanwhile(const Options& options) {
                     [gpu = options.load.gpu] { (void)runtime::describe_gpu(gpu); });
 }
 
-/// What orders the kernels of a graph: where no policy is given, `auto` where the program is loaded
-/// on its GPU and can be measured, else `waves`.
+/// What orders the kernels of a graph, or works on a CPU: where no policy is given, `auto` on a CPU
+/// and where the program is loaded on its GPU and can be measured, else `waves`.
 schedule::DispatchOptions dispatch_for(const Options& options, const machine::Machine& machine) {
   schedule::DispatchOptions how = options.dispatch;
   if (!how.policy.empty()) return how;
-  how.policy = options.orders_kernels() ? "auto" : "waves";
+  const bool on_cpu = machine.family == machine::Family::kCpu;
+  how.policy = on_cpu || options.orders_kernels() ? "auto" : "waves";
   const bool may_be_graph =
       machine.family == machine::Family::kCuda && options.granularity != Granularity::kMono;
   // Programs that share launches are of one code, whatever was measured of each.
@@ -45,6 +46,12 @@ schedule::DispatchOptions dispatch_for(const Options& options, const machine::Ma
     if (gpu.ok() && gpu->architecture == options.target) how.policy = "auto";
   }
   return how;
+}
+
+/// Whether somebody uses or sees it.
+bool wants_dispatch(const Options& options) {
+  return options.orders_kernels() || options.wants_dispatch || options.to == "dispatch" ||
+         options.explain.count("dispatch") > 0;
 }
 
 /// The strategies that are compiled for: one, or where a GPU's granularity is left open one of
@@ -93,6 +100,8 @@ Status lower(const machine::Machine& machine, const Options& options, Lowered& m
       "schedule",
       [&] {
         made.tasks = schedule::build(made.graph, made.plan, machine, strategy);
+        if (machine.family == machine::Family::kCpu)
+          return wants_dispatch(options) ? dispatch_works(options, machine, made) : ok_status();
         if (!options.orders_kernels() || strategy.granularity == Granularity::kMono)
           return ok_status();
         made.tasks_in_waves = made.tasks;
@@ -132,6 +141,8 @@ Status lower(const machine::Machine& machine, const Options& options, Lowered& m
                                                      machine.name, options.weights.get());
         program.precision = to_string(options.passes.precision);
         program.granularity = strategy.granularity;
+        if (made.dispatching && made.dispatching->dispatch.policy != "waves")
+          program.dispatch = made.dispatching->dispatch.kernels;
         made.program = std::make_shared<runtime::Program>(std::move(program));
         return options.admits ? options.admits(*made.program) : ok_status();
       },
@@ -277,11 +288,9 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
   TRY_STATUS(step(
       "dispatch",
       [&]() -> Status {
-        const bool asked = ordered.orders_kernels() || options.wants_dispatch ||
-                           options.to == "dispatch" || options.explain.count("dispatch") > 0;
         const bool is_graph =
             made.program->on_gpu() && made.program->granularity != Granularity::kMono;
-        if (!asked || !is_graph || made.dispatching) return ok_status();
+        if (!wants_dispatch(ordered) || !is_graph || made.dispatching) return ok_status();
         TRY(made.dispatching, dispatch_kernels(ordered, machine, made, made.executable));
         made.program =
             std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());

@@ -58,9 +58,9 @@ struct Options {
   std::set<std::string> disabled;  // passes left out
   bool check_tables =
       false;  // a shadow run of every table (schedule/shadow_run.h), beside what is always checked
-  /// Of a graph of kernels: their order and lanes (sms and priorities follow from the machine).
-  /// No policy: `auto` where the program is loaded on its GPU, so that it is measured, else
-  /// `waves`.
+  /// Of a graph of kernels, or of works on a CPU: their order and lanes (sms and priorities follow
+  /// from the machine). No policy: `auto` on a CPU, and where the program is loaded on its GPU, so
+  /// that it is measured, else `waves`.
   schedule::DispatchOptions dispatch{.policy = ""};
   std::vector<schedule::Dispatched> dispatch_from;  // the same, given: by position
   bool orders_kernels() const {
@@ -93,7 +93,7 @@ struct Lowered {
   std::optional<schedule::TaskGraph> tasks_in_waves;
   codegen::Source source;
   std::shared_ptr<const runtime::Program> program;
-  std::optional<Dispatching> dispatching;  // of a graph of kernels that were ordered
+  std::optional<Dispatching> dispatching;  // of kernels or works that were ordered
 };
 
 /// What the steps made; complete up to where they went. Where a granularity was left open: for the

@@ -23,23 +23,30 @@ struct Loaded {
   }
 };
 
-std::vector<schedule::Kernel> kernels_of(const Loaded& in_waves, const machine::Machine& machine) {
-  const runtime::Program& program = in_waves.executable->program();
+/// What each work is called and of which class; it launches nothing so far.
+std::vector<schedule::Kernel> named_kernels(const Lowered& made, const machine::Machine& machine) {
   const double ridge = machine.flops_per_sm / machine.bytes_per_sm;
   std::vector<schedule::Kernel> kernels;
-  for (size_t w = 0; w < in_waves.made.tasks.works.size(); ++w) {
-    const stitch::Group& group =
-        in_waves.made.plan.groups[static_cast<size_t>(in_waves.made.tasks.works[w].group)];
+  for (const schedule::Work& work : made.tasks.works) {
+    const stitch::Group& group = made.plan.groups[static_cast<size_t>(work.group)];
     const graph::NodeId anchor = group.anchor == graph::kNone ? group.nodes.front() : group.anchor;
-    schedule::Kernel kernel{.name = program.works[w].label, .launches = false};
-    if (kernel.name.empty()) kernel.name = ops::to_string(in_waves.made.graph.node(anchor).op);
+    const std::string_view op = ops::to_string(made.graph.node(anchor).op);
+    schedule::Kernel kernel{.name = made.graph.node(group.nodes.front()).name, .launches = false};
+    if (kernel.name.empty()) kernel.name = op;
     const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
     const schedule::Classified classified =
-        schedule::classify(static_cast<double>(group.cost.flops.count), bytes, ridge,
-                           ops::to_string(in_waves.made.graph.node(anchor).op));
+        schedule::classify(static_cast<double>(group.cost.flops.count), bytes, ridge, op);
     kernel.kind = classified.kind, kernel.why_kind = classified.why;
     kernels.push_back(std::move(kernel));
   }
+  return kernels;
+}
+
+std::vector<schedule::Kernel> kernels_of(const Loaded& in_waves, const machine::Machine& machine) {
+  const runtime::Program& program = in_waves.executable->program();
+  std::vector<schedule::Kernel> kernels = named_kernels(in_waves.made, machine);
+  for (size_t w = 0; w < kernels.size(); ++w)
+    if (!program.works[w].label.empty()) kernels[w].name = program.works[w].label;
   const std::vector<schedule::Need> needs =
       schedule::kernel_needs(in_waves.made.plan, in_waves.made.tasks, machine);
   for (const runtime::LaunchReport& launch : in_waves.executable->launches()) {
@@ -48,6 +55,17 @@ std::vector<schedule::Kernel> kernels_of(const Loaded& in_waves, const machine::
     kernel.demand = {launch.shared_bytes, launch.threads, launch.registers, launch.ctas,
                      needs[static_cast<size_t>(launch.work)].nanos};
   }
+  return kernels;
+}
+
+/// The same of a CPU: works that have tasks.
+std::vector<schedule::Kernel> kernels_of(const Lowered& made, const machine::Machine& machine) {
+  std::vector<schedule::Kernel> kernels = named_kernels(made, machine);
+  const std::vector<schedule::Need> needs = schedule::kernel_needs(made.plan, made.tasks, machine);
+  for (const auto& list : made.tasks.lists)
+    for (const ObkTask& task : list) ++kernels[task.work].demand.blocks;
+  for (size_t w = 0; w < kernels.size(); ++w)
+    kernels[w].launches = kernels[w].demand.blocks > 0, kernels[w].demand.nanos = needs[w].nanos;
   return kernels;
 }
 
@@ -311,17 +329,79 @@ bool follow_one_another(const std::vector<int>& waves,
 
 }  // namespace
 
+namespace {
+
+/// Dependencies of a table, checked, and the options that its machine decides.
+struct Asked {
+  Dispatching all;
+  std::vector<int> waves;  // by work
+  schedule::DispatchOptions how;
+};
+Result<Asked> ask(const Options& options, const machine::Machine& machine, const Lowered& made) {
+  Asked asked;
+  TRY(asked.all.dependencies, dependencies_of(made, made.tasks));
+  asked.waves = waves_of(made.tasks);
+  asked.how = options.dispatch;
+  asked.how.sms = static_cast<int>(made.tasks.lists.size()), asked.how.rules = rules_of(options);
+  asked.how.node_nanos = machine.costs.graph_node, asked.how.edge_nanos = machine.costs.graph_edge;
+  return asked;
+}
+
+schedule::Dispatch given_dispatch(const Options& options) {
+  schedule::Dispatch given;
+  given.policy = "given", given.launch_order = "given", given.kernels = options.dispatch_from;
+  for (const schedule::Dispatched& each : options.dispatch_from)
+    given.lanes = std::max(given.lanes, each.lane + 1);
+  return given;
+}
+
+/// The dispatch that was given.
+Status take_given(const Options& options, Asked& asked) {
+  Dispatching& all = asked.all;
+  all.dispatch = given_dispatch(options);
+  if (Status sound = schedule::validate_dispatch(all.dependencies.dag, all.kernels, all.dispatch);
+      !sound.ok())
+    return Error{Code::kUsage, "compile", sound.error().message, "",
+                 "--dispatch-from takes what --emit dispatch wrote of this program"};
+  all.dispatch.predicted_nanos = schedule::predict(all.dispatch.kernels, all.kernels, asked.how);
+  return ok_status();
+}
+
+/// A dispatch that is given may be the one that `auto` wrote of waves, which have a table of their
+/// own: where the present one does not allow it, that is taken.
+Status take_table_of_given(const Options& options, Lowered& made, Loaded& in_waves,
+                           Dispatching& all) {
+  const schedule::Dispatch given = given_dispatch(options);
+  if (!made.tasks_in_waves ||
+      schedule::validate_dispatch(all.dependencies.dag, all.kernels, given).ok())
+    return ok_status();
+  TRY(schedule::Dependencies plain, dependencies_of(made, *made.tasks_in_waves));
+  const auto program = plain_waves_of(options, in_waves);
+  if (!program || !schedule::validate_dispatch(plain.dag, all.kernels, given).ok())
+    return ok_status();
+  TRY(in_waves.executable, runtime::load(program, options.load));
+  made.tasks = std::move(*made.tasks_in_waves), all.dependencies = std::move(plain);
+  return ok_status();
+}
+
+/// The policy's, without measuring; `auto` compares with `in_waves`, where there is one.
+Status take_predicted(Asked& asked, const schedule::Dispatch* in_waves = nullptr) {
+  TRY(asked.all.dispatch, schedule::dispatch(asked.all.dependencies.dag, asked.all.kernels,
+                                             asked.waves, asked.how, in_waves));
+  return asked.how.search_seconds > 0 ? search_by_prediction(asked.waves, asked.how, asked.all)
+                                      : ok_status();
+}
+
+}  // namespace
+
 Result<Dispatching> dispatch_kernels(const Options& options, const machine::Machine& machine,
                                      Lowered& made,
                                      std::shared_ptr<const runtime::Executable>& executable) {
   Loaded in_waves{made, executable};
-  Dispatching all;
-  TRY(all.dependencies, dependencies_of(made, made.tasks));
+  TRY(Asked asked, ask(options, machine, made));
+  Dispatching& all = asked.all;
+  schedule::DispatchOptions& how = asked.how;
   all.kernels = kernels_of(in_waves, machine);
-  const std::vector<int> waves = waves_of(made.tasks);
-  schedule::DispatchOptions how = options.dispatch;
-  how.sms = executable->program().sms, how.rules = rules_of(options);
-  how.node_nanos = machine.costs.graph_node, how.edge_nanos = machine.costs.graph_edge;
   const runtime::DeviceReport* device = executable->device();
   const bool chooses = options.dispatch_from.empty() && how.policy == "auto";
   if (chooses) in_waves.plain_waves = plain_waves_of(options, in_waves);
@@ -335,40 +415,79 @@ Result<Dispatching> dispatch_kernels(const Options& options, const machine::Mach
     if (in_waves.plain_waves) {
       TRY(plain, waves_dispatch(how, in_waves, all.kernels));
     }
-    TRY(all.dispatch, schedule::dispatch(all.dependencies.dag, all.kernels, waves, how,
-                                         plain ? &*plain : nullptr));
-    if (how.search_seconds > 0) TRY_STATUS(search_by_prediction(waves, how, all));
+    TRY_STATUS(take_predicted(asked, plain ? &*plain : nullptr));
   } else {
-    all.dispatch.policy = "given", all.dispatch.launch_order = "given",
-    all.dispatch.kernels = options.dispatch_from;
-    for (const schedule::Dispatched& each : options.dispatch_from)
-      all.dispatch.lanes = std::max(all.dispatch.lanes, each.lane + 1);
-    Status sound = schedule::validate_dispatch(all.dependencies.dag, all.kernels, all.dispatch);
-    if (!sound.ok() && made.tasks_in_waves) {  // what `auto` took for waves has their table
-      TRY(schedule::Dependencies plain, dependencies_of(made, *made.tasks_in_waves));
-      const auto program = plain_waves_of(options, in_waves);
-      if (program && schedule::validate_dispatch(plain.dag, all.kernels, all.dispatch).ok()) {
-        TRY(in_waves.executable, runtime::load(program, options.load));
-        made.tasks = std::move(*made.tasks_in_waves), all.dependencies = std::move(plain);
-        sound = ok_status();
-      }
-    }
-    if (!sound.ok())
-      return Error{Code::kUsage, "compile", sound.error().message, "",
-                   "--dispatch-from takes what --emit dispatch wrote of this program"};
-    all.dispatch.predicted_nanos = schedule::predict(all.dispatch.kernels, all.kernels, how);
+    TRY_STATUS(take_table_of_given(options, made, in_waves, all));
+    TRY_STATUS(take_given(options, asked));
   }
   TRY(executable, dispatched(in_waves, all.dispatch, options.load));
   if (all.dispatch.policy == "waves" && in_waves.plain_waves) {
     made.tasks = std::move(*made.tasks_in_waves);
     TRY(all.dependencies, dependencies_of(made, made.tasks));
-    std::vector<schedule::Kernel> kernels = kernels_of({made, executable}, machine);
+    std::vector<schedule::Kernel> kernels = kernels_of(Loaded{made, executable}, machine);
     for (size_t k = 0; k < kernels.size(); ++k)  // durations may have been measured
       kernels[k].demand.nanos = all.kernels[k].demand.nanos;
     all.kernels = std::move(kernels);
   }
   made.tasks_in_waves.reset();
-  return all;
+  return std::move(asked.all);
+}
+
+namespace {
+
+/// `auto` on a CPU: works begin as soon as they may, unless handing each of them over takes so much
+/// longer than barriers do that it is seen.
+Status choose_for_cpu(const machine::Machine& machine, Asked& asked) {
+  Dispatching& all = asked.all;
+  schedule::DispatchOptions& how = asked.how;
+  const double search_seconds = std::exchange(how.search_seconds, 0);
+  how.policy = "critical";
+  TRY_STATUS(take_predicted(asked));
+  const int waves = *std::max_element(asked.waves.begin(), asked.waves.end()) + 1;
+  const auto works = static_cast<double>(all.dispatch.kernels.size());
+  const double handing_over = works * machine.costs.graph_node,
+               barriers = waves * machine.barrier.count();
+  const double longer = (handing_over - barriers) / all.dispatch.predicted_nanos;
+  const std::string why =
+      fmt::format("handing over {} works takes {:.1f} us, {} barriers {:.1f}, all {:.1f}", works,
+                  handing_over / 1000, waves, barriers / 1000, all.dispatch.predicted_nanos / 1000);
+  if (longer > 1 - machine::thresholds::kWorthLeaving) {
+    how.policy = "waves", how.launch_order.clear(), how.streams = 0;
+    TRY_STATUS(take_predicted(asked));
+  }
+  all.dispatch.reason = fmt::format("{}: {}", all.dispatch.policy, why);
+  how.search_seconds = search_seconds;
+  return search_seconds > 0 && how.policy != "waves" ? search_by_prediction(asked.waves, how, all)
+                                                     : ok_status();
+}
+
+}  // namespace
+
+Status dispatch_works(const Options& options, const machine::Machine& machine, Lowered& made) {
+  schedule::TaskGraph in_waves = made.tasks;
+  if (options.orders_kernels())
+    TRY_STATUS(schedule::place_by_order(made.graph, made.plan, machine, made.tasks,
+                                        options.disabled.count("dispatch_memory") == 0));
+  TRY(Asked asked, ask(options, machine, made));
+  Dispatching& all = asked.all;
+  all.kernels = kernels_of(made, machine);
+  const bool any = std::any_of(all.kernels.begin(), all.kernels.end(),
+                               [](const schedule::Kernel& each) { return each.launches; });
+  TRY_STATUS(!options.dispatch_from.empty()      ? take_given(options, asked)
+             : asked.how.policy == "auto" && any ? choose_for_cpu(machine, asked)
+                                                 : take_predicted(asked));
+  if (options.orders_kernels() && all.dispatch.policy == "waves") {
+    const std::string reason = std::move(all.dispatch.reason);
+    made.tasks = std::move(in_waves);
+    Options plain = options;
+    plain.dispatch = {.policy = "waves"};
+    TRY(asked, ask(plain, machine, made));
+    all.kernels = kernels_of(made, machine);
+    TRY_STATUS(take_predicted(asked));
+    all.dispatch.reason = reason;
+  }
+  made.dispatching = std::move(all);
+  return ok_status();
 }
 
 std::string explain_dispatch(const Compilation& made, bool explain) {

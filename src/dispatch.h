@@ -1,8 +1,8 @@
-/// dispatch.h — which kernels of a graph may run beside which, and in what order they are launched.
-/// Stands beside compile.cpp.
+/// dispatch.h — which kernels of a graph, or works on a CPU, may run beside which, and in what
+/// order they are launched. Stands beside compile.cpp.
 ///
-/// The rules are schedule/dispatch.h's; here they get what each kernel needs, from the
-/// compiled code.
+/// The rules are schedule/dispatch.h's; here they get what each kernel needs: from the compiled
+/// code of a GPU, from the task table of a CPU.
 #pragma once
 
 #include <memory>
@@ -31,6 +31,11 @@ struct Dispatching {
 Result<Dispatching> dispatch_kernels(const Options& options, const machine::Machine& machine,
                                      Lowered& made,
                                      std::shared_ptr<const runtime::Executable>& executable);
+
+/// The same of a CPU, before its code is compiled: `made.tasks` are placed so that works may run as
+/// soon as those that they follow have ended, unless waves are chosen. `auto` predicts. Errors: as
+/// above.
+Status dispatch_works(const Options& options, const machine::Machine& machine, Lowered& made);
 
 /// As text, with the dependencies when explaining.
 std::string explain_dispatch(const Compilation& made, bool explain);

@@ -108,13 +108,12 @@ Status check_names(const Options& options) {
   schedule::DispatchOptions dispatch = options.dispatch;
   if (dispatch.policy.empty()) dispatch.policy = "auto";
   TRY_STATUS(schedule::check_options(dispatch));
-  const bool may_be_graph = options.target != "cpu" && options.granularity != Granularity::kMono;
-  if (options.orders_kernels() && !may_be_graph)
+  const bool on_cpu = options.target == "cpu";
+  if (options.orders_kernels() && !on_cpu && options.granularity == Granularity::kMono)
     return Error{Code::kUsage, "compile",
-                 fmt::format("a dispatch orders the kernels of a graph; {} has none",
-                             options.target == "cpu" ? "a CPU" : "granularity mono"),
-                 "", "--target cuda or an architecture, with --granularity op, stitch or auto"};
-  if (!options.dispatch_from.empty() && !options.granularity)
+                 "a dispatch orders the kernels of a graph; granularity mono has none", "",
+                 "--granularity op, stitch or auto"};
+  if (!options.dispatch_from.empty() && !options.granularity && !on_cpu)
     return Error{Code::kUsage, "compile", "a dispatch that was written is of one granularity", "",
                  "--granularity op or stitch"};
   return ok_status();

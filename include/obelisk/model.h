@@ -56,8 +56,8 @@ struct CompileOptions {
   /// Of a graph of kernels ("stitch", "op"): which of them may run beside which. "waves", every
   /// kernel after all of the wave before; "sequential"; "nimble" and "opara", lanes by these
   /// papers; "critical", by the longest remaining path; "auto", the quickest, measured on a
-  /// machine with the GPU and kept in the cache, predicted elsewhere. Empty: "auto" on a machine
-  /// with the GPU, else "waves".
+  /// machine with the GPU and kept in the cache, predicted elsewhere. On a CPU the same of its
+  /// works. Empty: "auto" on a CPU and on a machine with the GPU, else "waves".
   std::string dispatch;
   double search_seconds = 0;  // of "auto": for a search over orders and lanes, whose result is kept
   int64_t memory_limit = 0;   // bytes of the GPU's memory for weights and all Contexts; 0: what

@@ -341,7 +341,7 @@ def compile(  # noqa: A001
     values           of inputs that shapes depend on
     granularity      of a GPU: "mono" (one kernel), "stitch" (a graph of stitched kernels), "op" (a kernel an op), "auto" (the quickest)
     dispatch         of such a graph: which kernels may run beside which: "waves", "sequential", "nimble", "opara", "critical", "auto" (the
-                     quickest, measured); "": "auto" on a machine with the GPU, else "waves"
+                     quickest, measured); on a CPU the same of its works; "": "auto" on a CPU and on a machine with the GPU, else "waves"
     search_seconds   of "auto": for a search over orders and lanes, whose result is kept
     threads          workers of a CPU; 0: one a core
     verify           answers are compared with the reference: AccuracyError when they are too far off

@@ -21,6 +21,7 @@ inline constexpr double kBusyBarrierNanos = 1000;  // a wave's barrier there
 inline constexpr Costs kCosts = {
     .task = 700,
     .gemm_task = 300,
+    .graph_node = 500,      // cpu_dispatch.json, towers_b1: (critical - waves) / works, quiet
     .block_over_roof = 16,  // about the lanes of a vector
     .cache_over_memory = 4,
     .recurrence = {.multiply_adds_a_nano = 10},

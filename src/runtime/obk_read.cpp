@@ -172,8 +172,9 @@ void read_in_place(Reader& from, Program& p) {
 void read_dispatch(Reader& from, Program& p) {
   const size_t kernels = from.count(28);
   if (kernels == 0) return;
-  if (!p.on_gpu() || p.granularity == machine::Granularity::kMono)
+  if (p.granularity == machine::Granularity::kMono)
     throw Damaged("a dispatch of what is no graph of kernels");
+  if (p.dataflow) throw Damaged("a dispatch of a dataflow program");
   const auto works = static_cast<int64_t>(p.works.size());
   std::vector<bool> runs(p.works.size(), false), launched(p.works.size(), false);
   for (const auto& list : p.lists)

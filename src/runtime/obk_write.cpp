@@ -195,8 +195,8 @@ bool has_in_place(const Program& p) {
                      [](const Port& port) { return port.in_place_of >= 0; });
 }
 
-/// Order, edges and priorities of a graph's kernels; of waves nothing is written, but that there is
-/// none where something follows.
+/// Order, edges and priorities of a graph's kernels or a CPU's works; of waves nothing is written,
+/// but that there is none where something follows.
 void write_dispatch(const Program& p, Writer& to) {
   if (p.dispatch.empty() && !has_in_place(p)) return;
   to.size(p.dispatch.size());

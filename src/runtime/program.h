@@ -111,8 +111,8 @@ struct Program {
   int waves = 0;
   bool dataflow = false;  // no barrier stands between waves: workers wait for what they gather
   Bytes smem_copies;      // then: of a worker's scratchpad memory, for copies
-  std::vector<schedule::Dispatched> dispatch;  // of a graph of kernels: their order, edges and
-                                               // priorities, by work; empty: those of waves
+  std::vector<schedule::Dispatched> dispatch;  // of a graph of kernels, or of works on a CPU: their
+                                               // order, edges and priorities; empty: those of waves
   Bytes arena, scratch;         // workspace of a context; scratchpad memory of a worker
   std::vector<Tensor> weights;  // views of the model file where nothing was packed
   std::vector<Packing> packings;

@@ -196,7 +196,7 @@ def test_explain_dispatch(obelisk, model, compiled):
     "flags, said",
     [
         (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "opara"), "orders the kernels of a graph"),
-        (("--target", "cpu", "--dispatch", "opara"), "orders the kernels of a graph"),
+        (("--target", "cpu", "--dispatch", "waves", "--streams", "2"), "neither lanes nor an order"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "best"), "--dispatch"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "opara", "--launch-order", "random"), "there is no launch order 'random'"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "opara", "--search-seconds", "1"), "the dispatch opara is not searched for"),
@@ -206,6 +206,57 @@ def test_explain_dispatch(obelisk, model, compiled):
 def test_what_cannot_be_is_refused(obelisk, model, flags, said):
     answer = obelisk("compile", model, "--to", "schedule", *flags)
     assert answer.code == 1 and said in answer.err
+
+
+CPU = ("--target", "cpu", "--threads", "3", "--sms", "5", "--verify", "off")
+
+
+@pytest.mark.parametrize("policy", ["sequential", "nimble", "opara", "critical", "auto"])
+def test_works_on_a_cpu_are_dispatched_too(obelisk, model, tmp_path, policy):
+    obelisk("compile", model, *CPU, "--dispatch", policy, "--emit", "dispatch", "-d", "out", "-o", "a.obk", "--check-tables", code=0)
+    works = json.loads((tmp_path / "out" / "dispatch.json").read_text())
+    before = closure(works)
+    assert len(works) > 5 and all(work["demand"]["blocks"] >= 1 and work["demand"]["nanos"] >= 1 for work in works)
+    if policy == "sequential":
+        assert sum(map(len, before.values())) == len(works) * (len(works) - 1) // 2
+    outputs = []
+    for what in (("a.obk",), (model, "--dispatch", policy), (model, "--dispatch", "waves")):
+        words = CPU if len(what) > 1 else ("--threads", "3", "--verify", "off")
+        obelisk("run", *what, *words, "--seed", "1", "--output-dir", ".", code=0)
+        outputs.append((tmp_path / "sum.npy").read_bytes())
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_a_dispatch_on_a_cpu_is_read_back(obelisk, model, tmp_path):
+    words = ("compile", model, *CPU, "--emit", "dispatch", "-d", "out")
+    obelisk(*words, "--dispatch", "nimble", "--launch-order", "random:3", "--streams", "2", code=0)
+    file, written = tmp_path / "kept.json", (tmp_path / "out" / "dispatch.json").read_bytes()
+    file.write_bytes(written)
+    obelisk(*words, "--dispatch-from", file, code=0)
+    assert (tmp_path / "out" / "dispatch.json").read_bytes() == written
+    works = json.loads(written)
+    works[-1]["predecessors"] = []
+    file.write_text(json.dumps(works))
+    assert "no edges lead from kernel" in obelisk(*words, "--dispatch-from", file, code=1).err
+
+
+def test_auto_on_a_cpu_keeps_waves_where_works_are_tiny(obelisk, model, tmp_path):
+    tiny = tmp_path / "tiny.ir"  # a wave of 40 works
+    tiny.write_text("\n".join([
+        'graph "tiny" {', *(f'  in %{k} "x{k}": f32[1,16]' for k in range(40)), '  in %40 "w": f32[16,16]',
+        *(f"  %{41 + k}: f32[1,16] = MatMul(%{k}, %40)" for k in range(40)), *(f'  out %{41 + k} "y{k}"' for k in range(40)), "}\n"]))
+    large = tmp_path / "large.ir"
+    large.write_text(BRANCHES.replace("f16", "f32").replace("[64,128]", "[640,1024]").replace("[128,128]", "[1024,1024]"))
+    for file, policy in ((tiny, "waves"), (large, "critical")):
+        text = obelisk("compile", file, *CPU, "--explain", "dispatch", code=0).out
+        assert f"dispatch {policy}" in text and re.search(rf"^chosen: {policy}: handing over \d+ works takes", text, re.MULTILINE), text
+
+
+def test_bench_on_a_cpu_compares_dispatches(obelisk, model):
+    words = ("bench", model, *CPU, "--dispatch", "waves,sequential,critical", "--seconds", "0.2", "--json")
+    told = obelisk(*words, code=0).json["dispatches"]
+    assert [one["dispatch"] for one in told] == ["waves", "sequential", "critical"]
+    assert all(one["same_bits"] and one["latency_us"]["median"] > 0 and one["workspace_bytes"] > 0 for one in told)
 
 
 def test_a_graph_has_the_edges_and_priorities_of_its_dispatch(obelisk, gpu, model, tmp_path, monkeypatch):  # noqa: F811

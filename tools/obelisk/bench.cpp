@@ -320,14 +320,15 @@ std::vector<std::pair<std::string, std::string>> dispatches_of(const Flags& flag
   return all;
 }
 
-/// A runner for each granularity and, where it is a graph of kernels, each dispatch that was asked
-/// for; one on a CPU.
+/// A runner for each granularity and, where it is a graph of kernels or on a CPU, each dispatch
+/// that was asked for.
 Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source& source,
                                                frontends::ImportReport& report) {
   std::vector<Candidate> candidates;
   const auto dispatches = dispatches_of(flags);
+  TRY(const compiler::FoundMachine machine, machine_from(flags));
   for (const std::string& granularity : items_of(flags.granularity)) {
-    const bool is_graph = granularity == "op" || granularity == "stitch";
+    const bool is_graph = granularity == "op" || granularity == "stitch" || machine.target == "cpu";
     for (const auto& [policy, order] : dispatches) {
       Flags one = flags;
       one.granularity = granularity, one.dispatch = policy, one.launch_order = order;
@@ -337,8 +338,7 @@ Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source&
       candidates.push_back({std::move(runner), is_graph && dispatches.size() > 1
                                                    ? policy + (order.empty() ? "" : " " + order)
                                                    : ""});
-      if (!candidates.back().runner->executable || !candidates.back().runner->executable->device())
-        return candidates;
+      if (!candidates.back().runner->executable) return candidates;  // the reference
       if (!is_graph) break;
     }
   }
@@ -396,14 +396,21 @@ int bench(const Flags& flags) {
   };
   bool noisy = false;
   for (Side* side : sides) noisy = noisy || side->latencies.noisy();
-  Json against = Json::array(), granularities = Json::array();
+  Json against = Json::array(), granularities = Json::array(), dispatches = Json::array();
   std::string text = fmt::format("{:<36}{:>12}{:>12}{:>12}{:>12}{:>8}{:>9}\n", "us", "median",
                                  "p90", "p99", "min", "runs", "speedup");
   for (size_t k = 0; k < ours.size(); ++k) {
     text += row(*ours[k], median_of(*ours[0]) / median_of(*ours[k]));
-    if (!on_gpu) continue;
-    granularities.push_back(device_json(*ours[k]));
     const std::string& dispatch = (*candidates)[k].dispatch;
+    if (!on_gpu) {
+      if (dispatch.empty()) continue;
+      dispatches.push_back({{"dispatch", dispatch},
+                            {"latency_us", ours[k]->latencies.json()},
+                            {"workspace_bytes", ours[k]->runner.executable->program().arena.count},
+                            {"same_bits", same_bits(ours[0]->out, ours[k]->out)}});
+      continue;
+    }
+    granularities.push_back(device_json(*ours[k]));
     if (dispatch.empty()) continue;
     granularities.back()["dispatch"] = dispatch;
     const auto first = std::ranges::find_if(ours, [&](const auto& side) {
@@ -436,6 +443,7 @@ int bench(const Flags& flags) {
                {"noisy", noisy},
                {"verified", runner.verified.json()},
                {"against", against}};
+  if (!dispatches.empty()) json["dispatches"] = dispatches;
   if (on_gpu) {
     Json first = device_json(*ours[0]);
     first.erase("latency_us");

@@ -52,7 +52,7 @@ std::vector<std::string> kinds_of_texts(const Flags& flags) {
 /// Whether the texts that are asked for can be written: known before anything is compiled.
 Status can_emit(const Flags& flags, const compiler::Options& options) {
   for (const std::string& kind : kinds_of_texts(flags)) {
-    if (kind == "schedule") continue;
+    if (kind == "schedule" || kind == "dispatch") continue;
     if (options.target == "cpu")
       return Error{Code::kUsage, "cli",
                    fmt::format("--emit {} is for GPUs, the target is cpu", kind), "",
@@ -83,8 +83,8 @@ Result<std::vector<std::string>> emit_texts(const Flags& flags, const compiler::
                                                    : kind);
     if (kind == "dispatch") {
       if (!made.dispatching)
-        return Error{Code::kUsage, "cli", "--emit dispatch is of a graph of kernels", "",
-                     "--granularity op or stitch"};
+        return Error{Code::kUsage, "cli", "--emit dispatch is of a graph of kernels or of a CPU",
+                     "", "--granularity op or stitch"};
       file = folder + "/dispatch.json",
       text = schedule::print_json(made.dispatching->dispatch, made.dispatching->kernels);
     } else if (kind == "schedule") {

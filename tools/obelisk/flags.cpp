@@ -179,9 +179,9 @@ void add_machine(CLI::App& verb, Flags& flags) {
                   "auto (the quickest)")
       ->check(CLI::Validator(wrong_granularity, "NAME"));
   verb.add_option("--dispatch", flags.dispatch,
-                  "of a graph of kernels: waves, sequential, nimble, opara, critical, auto (the "
-                  "quickest: measured, predicted where no GPU is); otherwise auto on a machine "
-                  "with the GPU, else waves")
+                  "of a graph of kernels, or of a CPU's works: waves, sequential, nimble, opara, "
+                  "critical, auto (the quickest: measured, predicted where no GPU is); otherwise "
+                  "auto on a CPU and on a machine with the GPU, else waves")
       ->check(CLI::Validator(wrong_dispatch, "NAME"));
   verb.add_option(
       "--launch-order", flags.launch_order,

@@ -81,7 +81,7 @@ int run_command(int argc, char** argv) {
   cli::add_steps(*compile, flags);
   compile
       ->add_option("--emit", flags.emit,
-                   "texts to write, of a GPU's program: cuda,ptx,sass,schedule,dispatch")
+                   "texts to write: schedule,dispatch, and of a GPU's program cuda,ptx,sass")
       ->check(CLI::Validator(
           [](const std::string& kinds) {
             std::istringstream list(kinds);

@@ -21,7 +21,6 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
   arena_ = Tensor::allocate({DType::u8, {std::max<int64_t>(program.arena.count, 64)}});
   tasks_.resize(threads);
   ends_.resize(threads);
-  for (int t = 0; t < threads; ++t) taken_.emplace_back(static_cast<size_t>(program.waves));
   // Of a dataflow program, a task that several workers do for themselves is one here; those that
   // overlap, each cut as its worker reads it, write the same numbers to the same places, so one
   // waits for the other.
@@ -36,12 +35,12 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
           mine.push_back(task);
     std::stable_sort(mine.begin(), mine.end(),
                      [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
-    size_t at = 0;
-    for (int wave = 0; wave < program.waves; ++wave) {
-      while (at < mine.size() && mine[at].wave == static_cast<uint32_t>(wave)) ++at;
-      ends_[t].push_back(at);
-    }
   }
+  // One worker has nobody to wait for.
+  if (threads > 1 && !program.dispatch.empty())
+    order_tasks();
+  else
+    cut_waves();
   overlaps_.assign(program.works.size(), false);
   for (auto one = seen.begin(); one != seen.end(); ++one)
     for (auto other = std::next(one);
@@ -65,9 +64,43 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
   failures_.assign(threads, ok_status());
   profile_ = Profile::if_wished(program, threads);
   jitter_ = Jitter::if_wished(threads);
+  spins_ = spins_while_waiting(threads);
   barrier_ = std::make_unique<SpinBarrier>(threads);
   workers_ = std::make_unique<Workers>(threads);
-  body_ = [this](int worker) { run_worker(worker); };
+  body_ = [this](int worker) { ready_ ? run_works(worker) : run_waves(worker); };
+}
+
+void CpuContext::cut_waves() {
+  const int waves = executable_->program().waves;
+  for (size_t t = 0; t < tasks_.size(); ++t) {
+    taken_.emplace_back(static_cast<size_t>(waves));
+    size_t at = 0;
+    for (int wave = 0; wave < waves; ++wave) {
+      while (at < tasks_[t].size() && tasks_[t][at].wave == static_cast<uint32_t>(wave)) ++at;
+      ends_[t].push_back(at);
+    }
+  }
+}
+
+void CpuContext::order_tasks() {
+  const Program& program = executable_->program();
+  std::vector<int> position(program.works.size(), -1);
+  std::vector<std::vector<int>> before(program.dispatch.size());
+  for (size_t k = 0; k < program.dispatch.size(); ++k) {
+    position[program.dispatch[k].kernel] = static_cast<int>(k);
+    for (const int each : program.dispatch[k].predecessors) before[k].push_back(position[each]);
+  }
+  std::vector<std::vector<int>> tasks(before.size(), std::vector<int>(tasks_.size(), 0));
+  for (size_t t = 0; t < tasks_.size(); ++t) {
+    std::stable_sort(tasks_[t].begin(), tasks_[t].end(), [&](const ObkTask& a, const ObkTask& b) {
+      return position[a.work] < position[b.work];
+    });
+    for (const ObkTask& task : tasks_[t]) {
+      CHECK(position[task.work] >= 0, "work {} has no place in the dispatch", task.work);
+      ++tasks[position[task.work]][t];
+    }
+  }
+  ready_ = std::make_unique<ReadyWorks>(before, tasks);
 }
 
 CpuContext::~CpuContext() {
@@ -101,7 +134,8 @@ Status CpuContext::run(std::span<const void* const> inputs, std::span<void* cons
     operands_[bound.slot] = bound.kind == BufferKind::kInput
                                 ? const_cast<void*>(inputs_[bound.index])
                                 : outputs_[bound.index];
-  for (size_t t = 0; t < tasks_.size(); ++t)
+  if (ready_) ready_->begin();
+  for (size_t t = 0; t < ends_.size(); ++t)
     for (size_t wave = 0; wave < ends_[t].size(); ++wave)
       taken_[t][wave].next.store(wave == 0 ? 0 : ends_[t][wave - 1], std::memory_order_relaxed);
   workers_->run(body_);
@@ -206,10 +240,14 @@ void CpuContext::look(int worker) noexcept {
   still_.notify_all();
 }
 
-void CpuContext::run_worker(int worker) {
+ObkWorker CpuContext::self_of(int worker) {
+  return {scratch_[worker].mutable_data(), scratch_[worker].bytes(), worker,
+          executable_->program().sms, obk_kernels()};
+}
+
+void CpuContext::run_waves(int worker) {
   const Program& program = executable_->program();
-  ObkWorker self{scratch_[worker].mutable_data(), scratch_[worker].bytes(), worker, program.sms,
-                 obk_kernels()};
+  ObkWorker self = self_of(worker);
   const int workers = workers_->count();
   for (int wave = 0; wave < program.waves; ++wave) {
     for (int turn = 0; turn < workers; ++turn) {  // one's own tasks first
@@ -230,6 +268,55 @@ void CpuContext::run_worker(int worker) {
       if (profile_) profile_->waited(worker, Profile::Clock::now() - start);
     }
   }
+}
+
+void CpuContext::run_works(int worker) {
+  ObkWorker self = self_of(worker);
+  while (!ready_->ended()) {
+    look(worker);
+    if (const int work = ready_->find(worker); work >= 0)
+      run_work(work, self);
+    else
+      wait_for_work(worker);
+  }
+}
+
+/// All that is left of one's own tasks of it; where nothing is, one of another's, for the next may
+/// be one's own again.
+void CpuContext::run_work(int work, ObkWorker& self) {
+  const int workers = workers_->count();
+  int done = 0;
+  for (int at; (at = ready_->take(work, self.sm)) >= 0;) {
+    run_task(tasks_[self.sm][at], self);
+    ++done;
+    if (!way_) continue;
+    // What is let in may take long: others go on with what waits for these tasks.
+    ready_->done(work, std::exchange(done, 0));
+    look(self.sm);
+  }
+  for (int turn = 1; turn < workers && done == 0; ++turn) {
+    const int owner = (self.sm + turn) % workers;
+    const int at = ready_->take(work, owner);
+    if (at < 0) continue;
+    run_task(tasks_[owner][at], self);
+    ++done;
+  }
+  if (jitter_) jitter_->delay(self.sm);
+  ready_->done(work, done);
+}
+
+void CpuContext::wait_for_work(int worker) {
+  const auto start = profile_ ? Profile::Clock::now() : Profile::Clock::time_point();
+  if (jitter_) jitter_->delay(worker);
+  for (int spin = 0; ready_->find(worker) < 0 && !ready_->ended(); ++spin) {
+    look(worker);
+    if (spin < spins_)
+      spin_pause();
+    else
+      ready_->sleep();
+  }
+  if (jitter_) jitter_->delay(worker);
+  if (profile_) profile_->waited(worker, Profile::Clock::now() - start);
 }
 
 }  // namespace obelisk::runtime::cpu

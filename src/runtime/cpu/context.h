@@ -1,6 +1,6 @@
 /// runtime/cpu/context.h — one user's memory and workers, and the runs in them.
 ///
-///   context.cpp      binding of operands, waves, who takes which task
+///   context.cpp      binding of operands, waves or order of works, who takes which task
 ///   custom_ops.cpp   ops that their reference computes
 #pragma once
 
@@ -10,13 +10,16 @@
 #include "runtime/cpu/executable.h"
 #include "runtime/cpu/jitter.h"
 #include "runtime/cpu/profile.h"
+#include "runtime/cpu/ready_works.h"
 #include "runtime/cpu/workers.h"
 
 namespace obelisk::runtime::cpu {
 
 /// Workers run virtual SMs: worker t runs the lists of SMs t, t + workers, ..., wave by wave. Who
 /// is done with a wave's tasks takes those of others: a core that the system gave to somebody else
-/// does not hold up the wave. Answers do not depend on who runs what.
+/// does not hold up the wave. Of a program that has a dispatch, a work begins as soon as those that
+/// it follows have ended, in the dispatch's order, and no barrier stands between. Answers do not
+/// depend on who runs what, nor on when.
 class CpuContext : public Context {
  public:
   CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads);
@@ -30,8 +33,14 @@ class CpuContext : public Context {
   Result<std::vector<TaskTime>> task_times() override;
 
  private:
+  void cut_waves();
+  void order_tasks();
   void place_ports();
-  void run_worker(int worker);
+  void run_waves(int worker);
+  void run_works(int worker);
+  void run_work(int work, ObkWorker& self);
+  void wait_for_work(int worker);
+  ObkWorker self_of(int worker);
   void look(int worker) noexcept;
   void run_task(const ObkTask& task, ObkWorker& self);
   /// A call of an op's reference: all but the addresses is made once.
@@ -47,8 +56,9 @@ class CpuContext : public Context {
   std::shared_ptr<const CpuExecutable> executable_;
   Tensor arena_;
   std::vector<Tensor> scratch_;              // by worker
-  std::vector<std::vector<ObkTask>> tasks_;  // by worker, ascending waves
+  std::vector<std::vector<ObkTask>> tasks_;  // by worker: ascending waves, or positions
   std::vector<std::vector<size_t>> ends_;    // by worker: end of each wave in tasks_
+  std::unique_ptr<ReadyWorks> ready_;        // by position, of a dispatch; none: waves
   std::vector<bool> overlaps_;  // by work: of a dataflow program, whether some of its tasks write
                                 // the same places
   std::mutex one_at_a_time_;    // of those
@@ -87,6 +97,7 @@ class CpuContext : public Context {
   std::vector<Recorded> recorded_;
   std::unique_ptr<Profile> profile_;  // none, but for OBELISK_PROFILE
   std::unique_ptr<Jitter> jitter_;    // none, but for OBELISK_JITTER
+  int spins_ = 0;                     // of a worker that waits, before it sleeps
   std::unique_ptr<SpinBarrier> barrier_;
   std::unique_ptr<Workers> workers_;  // last: ends before what it uses
 };

@@ -14,14 +14,14 @@ constexpr int kSpins = 20000;
 constexpr int kBarrierSpins = 40000;
 constexpr int kCrowdedSpins = 1000;  // more workers than cores: a spinning one holds up another
 
-int barrier_spins(int count) {
-  const unsigned cores = std::thread::hardware_concurrency();
-  return cores == 0 || static_cast<unsigned>(count) <= cores ? kBarrierSpins : kCrowdedSpins;
-}
-
 }  // namespace
 
-SpinBarrier::SpinBarrier(int count) : count_(count), spins_(barrier_spins(count)) {}
+int spins_while_waiting(int threads) {
+  const unsigned cores = std::thread::hardware_concurrency();
+  return cores == 0 || static_cast<unsigned>(threads) <= cores ? kBarrierSpins : kCrowdedSpins;
+}
+
+SpinBarrier::SpinBarrier(int count) : count_(count), spins_(spins_while_waiting(count)) {}
 
 bool SpinBarrier::arrive(uint32_t phase) {
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < count_) return false;

@@ -14,6 +14,9 @@
 
 namespace obelisk::runtime::cpu {
 
+/// How often one of so many threads looks whether it may go on, before it sleeps.
+int spins_while_waiting(int threads);
+
 /// A reusable barrier of `count` threads. Arriving releases what a thread wrote; leaving acquires
 /// what the others wrote.
 class SpinBarrier {

@@ -170,6 +170,68 @@ TEST_F(Obk, ADataflowProgramIsReadAsWritten) {
   EXPECT_GT(gathers, 0u);
 }
 
+// In which order works of a CPU begin, and behind which others: an order that leaves a work out,
+// has one twice or in front of what it follows, or names what is not there is refused.
+TEST_F(Obk, TheOrderOfWorks) {
+  const auto beside = graph::parse(R"(graph "g" {
+  in %0 "x": f32[8,32]
+  %1: f32[8,32] = Softmax(%0) {axis = -1}
+  %2: f32[8,32] = Softmax(%0) {axis = 0}
+  %3: f32[8,32] = Add(%1, %2)
+  %4: f32[8,32] = Softmax(%3) {axis = 0}
+  out %4 "y"
+})");
+  ASSERT_TRUE(beside.ok()) << beside.error().text();
+  const machine::Machine device = machine::cpu(2);
+  stitch::Options apart;
+  apart.stitch = false;
+  const stitch::Plan plan = stitch::plan(*beside, device, {}, apart);
+  const schedule::TaskGraph tasks = schedule::build(*beside, plan, device);
+  auto program = std::make_shared<Program>(
+      assemble(*beside, plan, tasks,
+               codegen::emit(*beside, plan, tasks, kernels::tile_library(device)), "cpu"));
+  ASSERT_EQ(program->works.size(), 4u);
+  program->dispatch = {{.kernel = 1, .position = 0, .reason = "a"},
+                       {.kernel = 0, .position = 1, .lane = 1, .priority = -1, .reason = "b"},
+                       {.kernel = 2, .position = 2, .predecessors = {0, 1}, .reason = "c"},
+                       {.kernel = 3, .position = 3, .predecessors = {2}, .reason = "d"}};
+  auto loaded = load_cpu(program);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().text();
+  ASSERT_TRUE(write_obk(path("order.obk"), **loaded, *beside, "every row").ok());
+  const std::string bytes = read_file(path("order.obk")).value();
+  const auto read = parse(bytes);
+  ASSERT_TRUE(read.ok()) << read.error().text();
+  ASSERT_EQ(read->program->dispatch.size(), 4u);
+  for (size_t k = 0; k < 4; ++k) {
+    const schedule::Dispatched &wrote = program->dispatch[k], &has = read->program->dispatch[k];
+    EXPECT_EQ(has.kernel, wrote.kernel);
+    EXPECT_EQ(has.position, wrote.position);
+    EXPECT_EQ(has.predecessors, wrote.predecessors);
+  }
+  // Each: kernel, lane, priority, reason (8 + 1 bytes), predecessors (8 bytes, 4 each).
+  const size_t last = number<uint64_t>(bytes, kHeader + 8) + number<uint64_t>(bytes, kHeader + 16);
+  const size_t first = last - 29 - 29 - 37 - 33, second = first + 29, third = second + 29,
+               fourth = third + 37;
+  const auto said = [&](size_t where, int32_t value) {
+    const auto damaged = parse(resealed(with(bytes, where, value)));
+    return damaged.ok() ? std::string("nothing") : damaged.error().text();
+  };
+  ASSERT_EQ(number<int32_t>(bytes, first), 1);
+  ASSERT_EQ(number<int32_t>(bytes, fourth), 3);
+  EXPECT_NE(said(first, 4).find("kernel 4 is not in"), std::string::npos) << said(first, 4);
+  EXPECT_NE(said(second, 1).find("launched twice"), std::string::npos) << said(second, 1);
+  EXPECT_NE(said(third + 29, 2).find("follows kernel 2, which is not launched before it"),
+            std::string::npos)
+      << said(third + 29, 2);
+  EXPECT_NE(said(third + 29, -1).find("predecessor -1"), std::string::npos) << said(third + 29, -1);
+  EXPECT_NE(said(fourth + 29, 3).find("follows kernel 3"), std::string::npos)
+      << said(fourth + 29, 3);
+  const auto shorter = parse(resealed(with(bytes, first - 8, int64_t{3})));
+  ASSERT_FALSE(shorter.ok());
+  EXPECT_NE(shorter.error().text().find("leaves kernels out"), std::string::npos)
+      << shorter.error().text();
+}
+
 // Which outputs take inputs' memory, and that each input is taken once, by its own type.
 TEST_F(Obk, OutputsInPlaceOfInputs) {
   const auto step = graph::parse(R"(graph "g" {
