@@ -22,15 +22,6 @@ Result<Types> infer_clip(const Call& call) {
   return Types{call.in(0)};
 }
 
-Result<Types> infer_mod(const Call& call) {
-  TRY(Types types, infer_map_of(call, kNumbers));
-  if (is_float(types[0].dtype) && call.attrs.get_int("fmod", 0) == 0) {
-    return bad_call(call, fmt::format("fmod is 0 but the inputs are {}", to_string(types[0].dtype)),
-                    "floats have only the remainder of fmod = 1");
-  }
-  return types;
-}
-
 Result<Types> infer_pow(const Call& call) {
   TRY_STATUS(check_dtype(call, 0, kNumbers));
   TRY_STATUS(check_dtype(call, 1, kNumbers));
@@ -45,6 +36,14 @@ Result<Types> infer_prelu(const Call& call) {
     return bad_call(call, fmt::format("the slope {} does not broadcast to the input {}",
                                       to_string(call.in(1).shape), to_string(call.in(0).shape)));
   }
+  return Types{call.in(0)};
+}
+
+Result<Types> infer_swiglu(const Call& call) {
+  TRY_STATUS(common_dtype(call, kFloats));
+  if (call.in(0).shape != call.in(1).shape)
+    return bad_call(call, fmt::format("the gate is {}, but what it scales {}",
+                                      to_string(call.in(0).shape), to_string(call.in(1).shape)));
   return Types{call.in(0)};
 }
 
@@ -75,6 +74,7 @@ struct MapBody {
 
   ExprId softplus(ExprId x);
   ExprId gelu(ExprId x);
+  ExprId swish(ExprId x);
   ExprId pow(ExprId base, ExprId exponent);
   ExprId shrink(ExprId x);
   ExprId build();
@@ -96,6 +96,10 @@ ExprId MapBody::gelu(ExprId x) {
     inner = f(Scalar::kErf, e.mul(x, c(1 / std::numbers::sqrt2)));
   }
   return e.mul(e.mul(x, c(0.5)), e.add(inner, c(1)));
+}
+
+ExprId MapBody::swish(ExprId x) {
+  return e.mul(x, f(Scalar::kSigmoid, e.mul(x, attr("alpha", 1))));
 }
 
 /// A float base takes the exponent into its type; an integer base meets a float exponent in f64, an
@@ -204,7 +208,9 @@ ExprId MapBody::build() {
     case Op::Softsign:
       return e.div(x, e.add(f(Scalar::kAbs, x), c(1)));
     case Op::Swish:
-      return e.mul(x, f(Scalar::kSigmoid, e.mul(x, attr("alpha", 1))));
+      return swish(x);
+    case Op::SwiGLU:
+      return e.mul(swish(x), in[1]);
     case Op::Gelu:
       return gelu(x);
     case Op::Mish:

@@ -19,10 +19,10 @@ Result<Types> infer_map(const Call& call) {
   return infer_map_of(call, kSet);
 }
 Result<Types> infer_clip(const Call& call);  // bounds are scalars
-Result<Types> infer_mod(const Call& call);   // floats only with fmod = 1
 Result<Types> infer_pow(const Call& call);   // the type of the base; the exponent may have another
 Result<Types> infer_prelu(
     const Call& call);  // the slope broadcasts to the input, not the other way
+Result<Types> infer_swiglu(const Call& call);  // nothing broadcasts
 
 std::optional<Loop> loop_map(const Call& call, int output);
 Status reference_map(const Call& call, std::span<const Tensor* const> inputs,

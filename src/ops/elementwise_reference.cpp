@@ -17,6 +17,12 @@ using IntFn = std::function<int64_t(const int64_t*)>;
 
 double nan_or_min(double x, double y) { return std::isnan(x) ? x : y < x || std::isnan(y) ? y : x; }
 double nan_or_max(double x, double y) { return std::isnan(x) ? x : y > x || std::isnan(y) ? y : x; }
+/// x - floor(x / y) * y, with the sign of y.
+double floor_rest(double x, double y) {
+  const double rest = std::fmod(x, y);
+  if (rest == 0) return std::copysign(0.0, y);
+  return std::signbit(rest) == std::signbit(y) ? rest : rest + y;
+}
 double sigmoid(double x) { return x < 0 ? 1 - 1 / (1 + std::exp(x)) : 1 / (1 + std::exp(-x)); }
 double softplus(double x) { return x > 30 ? x + std::exp(-x) : std::log1p(std::exp(x)); }
 
@@ -60,6 +66,8 @@ RealFn activation(const Call& call) {
       return [](const double* x) { return *x / (1 + std::fabs(*x)); };
     case Op::Swish:
       return [a = one](const double* x) { return *x * sigmoid(a * *x); };
+    case Op::SwiGLU:
+      return [a = one](const double* x) { return x[0] * sigmoid(a * x[0]) * x[1]; };
     case Op::Mish:
       return [](const double* x) { return *x * std::tanh(softplus(*x)); };
     case Op::Gelu:
@@ -139,7 +147,9 @@ RealFn real_meaning(const Call& call) {
     case Op::Div:
       return [](const double* x) { return x[0] / x[1]; };
     case Op::Mod:
-      return [](const double* x) { return std::fmod(x[0], x[1]); };
+      if (call.attrs.get_int("fmod", 0) != 0)
+        return [](const double* x) { return std::fmod(x[0], x[1]); };
+      return [](const double* x) { return floor_rest(x[0], x[1]); };
     case Op::Pow:
       return [](const double* x) { return std::pow(x[0], x[1]); };
     case Op::Clip:

@@ -13,7 +13,7 @@ Result<Types> infer_compare_of(const Call& call, DTypeSet set) {
 }
 
 Result<Types> infer_bit_shift(const Call& call) {
-  TRY(DType dtype, common_dtype(call, kUnsignedInts));
+  TRY(DType dtype, common_dtype(call, kInts));
   TRY(Shape shape, common_shape(call));
   const std::string direction = call.attrs.get_string("direction", "");
   if (direction != "LEFT" && direction != "RIGHT") {
@@ -127,9 +127,11 @@ bool compare(Op op, Value x, Value y) {
 
 int64_t shift(const Call& call, int64_t x, int64_t by) {
   const auto places = static_cast<uint64_t>(by), value = static_cast<uint64_t>(x);
-  if (places >= static_cast<uint64_t>(bits(call.in(0).dtype))) return 0;
-  return static_cast<int64_t>(call.attrs.get_string("direction", "") == "LEFT" ? value << places
-                                                                               : value >> places);
+  const bool left = call.attrs.get_string("direction", "") == "LEFT";
+  const bool negative = !left && is_signed(call.in(0).dtype) && x < 0;
+  if (places >= static_cast<uint64_t>(bits(call.in(0).dtype))) return negative ? -1 : 0;
+  if (left) return static_cast<int64_t>(value << places);
+  return static_cast<int64_t>(negative ? ~(~value >> places) : value >> places);
 }
 
 int64_t integer_logic(const Call& call, int64_t x, int64_t y) {

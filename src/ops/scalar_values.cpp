@@ -159,8 +159,8 @@ double binary_real(Scalar s, double x, double y) {
     case Scalar::kDiv:
       return x / y;
     case Scalar::kMod: {
-      double r = std::fmod(x, y);
-      return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+      const double r = std::fmod(x, y);
+      return r == 0 ? std::copysign(r, y) : (r < 0) != (y < 0) ? r + y : r;
     }
     case Scalar::kFmod:
       return std::fmod(x, y);

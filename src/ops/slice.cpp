@@ -317,11 +317,13 @@ std::optional<Loop> loop_space_to_depth(const Call& call, int) {
   const int64_t block = block_size(call).value();
   const int64_t channels = std::max<int64_t>(call.in(0).shape[1], 1);
   const auto& at = start.coords;
-  const ExprId in_block = exprs.div(at[1], channels);
-  start.loop.body = exprs.load(0, call.in(0).dtype,
-                               {at[0], exprs.mod(at[1], channels),
-                                exprs.add(exprs.mul(at[2], block), exprs.div(in_block, block)),
-                                exprs.add(exprs.mul(at[3], block), exprs.mod(in_block, block))});
+  const bool first = channel_first(call);
+  const ExprId in_block = first ? exprs.mod(at[1], block * block) : exprs.div(at[1], channels);
+  const ExprId channel = first ? exprs.div(at[1], block * block) : exprs.mod(at[1], channels);
+  start.loop.body =
+      exprs.load(0, call.in(0).dtype,
+                 {at[0], channel, exprs.add(exprs.mul(at[2], block), exprs.div(in_block, block)),
+                  exprs.add(exprs.mul(at[3], block), exprs.mod(in_block, block))});
   return start.loop;
 }
 
@@ -341,7 +343,7 @@ Status reference_space_to_depth(const Call& call, std::span<const Tensor* const>
   const Shape& wide = inputs[0]->shape();
   const Shape& deep = outputs[0].shape();
   copy_strided(*inputs[0], {0, wide_strides(wide, block)}, outputs[0],
-               {0, deep_strides(deep, block, false)},
+               {0, deep_strides(deep, block, channel_first(call))},
                {wide[0], wide[1], deep[2], block, deep[3], block});
   return ok_status();
 }

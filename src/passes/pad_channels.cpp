@@ -37,6 +37,7 @@ bool is_tame_map(const Graph& graph, const Node& node) {
     case Op::Softplus:
     case Op::Softsign:
     case Op::Sub:
+    case Op::SwiGLU:
     case Op::Swish:
     case Op::Tanh:
       return true;

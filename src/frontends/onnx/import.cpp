@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kFoldElements =
     1 << 20;                    // of the outputs of one node: larger constants stay computations
 constexpr int kMaxBodies = 64;  // of inner graphs and functions within each other
-constexpr int64_t kNewestOpset = 27;
+constexpr int64_t kNewestOpset = 28;
 
 bool is_random(std::string_view op) {
   return op.starts_with("Random") || op == "Bernoulli" || op == "Multinomial" || op == "Dropout";

@@ -7,7 +7,7 @@
 /// copied: decode() views raw and external data in place and allocates only for values spelled one
 /// by one.
 /// Errors  kBadModel for anything malformed, at once and with a reason; no input may crash it.
-/// Source  onnx.proto of onnx 1.22 (proto2): field numbers are facts of that file.
+/// Source  onnx.proto of onnx 1.23 (proto2): field numbers are facts of that file.
 #pragma once
 
 #include <map>
@@ -54,9 +54,11 @@ enum class ElementType : int32_t {
   kFloat8E8M0,
   kUint2,
   kInt2,
+  kFloat6E2M3,
+  kFloat6E3M2,
 };
 std::string to_string(ElementType type);          // "float16", or "element type 99"
-std::optional<DType> to_dtype(ElementType type);  // nothing for strings and complex numbers
+std::optional<DType> to_dtype(ElementType type);  // nothing for strings, complex numbers, float6
 ElementType to_element_type(DType dtype);
 
 struct TensorDef {

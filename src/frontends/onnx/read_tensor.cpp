@@ -48,6 +48,8 @@ constexpr ElementRow kElements[] = {
     {ElementType::kFloat8E8M0, "float8e8m0", DType::f8e8m0},
     {ElementType::kUint2, "uint2", DType::u2},
     {ElementType::kInt2, "int2", DType::i2},
+    {ElementType::kFloat6E2M3, "float6e2m3", {}},
+    {ElementType::kFloat6E3M2, "float6e3m2", {}},
 };
 
 const ElementRow* find_element(ElementType type) {

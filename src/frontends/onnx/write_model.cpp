@@ -21,7 +21,31 @@ constexpr int64_t kSmall = 1024;
 // norms of groups and blocked quantization mean what the op table says from here on
 constexpr int64_t kOldest = 21;
 
-int64_t since(const graph::Node& node) {
+/// Meanings and types that old ops have since then.
+bool needs_28(const Graph& graph, const graph::Node& node) {
+  const auto type = [&](size_t input) { return graph.type(node.inputs[input]).dtype; };
+  switch (node.op) {
+    case ops::Op::SpaceToDepth:
+      return node.attrs.has("mode");
+    case ops::Op::Mod:
+      return is_float(type(0)) && node.attrs.get_int("fmod", 0) == 0;
+    case ops::Op::BitShift:
+      return is_signed(type(0));
+    case ops::Op::Celu:
+      return type(0) != DType::f32;
+    case ops::Op::Compress:
+    case ops::Op::Einsum:
+    case ops::Op::ReverseSequence:
+    case ops::Op::Unique:
+      return type(0) == DType::bf16;
+    case ops::Op::OneHot:
+      return type(2) == DType::bf16;
+    default:
+      return false;
+  }
+}
+
+int64_t since(const Graph& graph, const graph::Node& node) {
   static const std::map<std::string_view, int64_t> table = {
       {"RMSNormalization", 23},
       {"Attention", 23},
@@ -32,6 +56,7 @@ int64_t since(const graph::Node& node) {
       {"BitCast", 26},
       {"LinearAttention", 27},
       {"CausalConvWithState", 27},
+      {"SwiGLU", 28},
   };
   const auto found = table.find(ops::to_string(node.op));
   int64_t needed = found == table.end() ? kOldest : found->second;
@@ -41,6 +66,7 @@ int64_t since(const graph::Node& node) {
   if (node.op == ops::Op::DequantizeLinear && node.attrs.has("output_dtype")) needed = 23;
   if (node.attrs.has("round_mode")) needed = 24;
   if (node.op == ops::Op::QuantizeLinear && node.attrs.has("precision")) needed = 23;
+  if (needs_28(graph, node)) needed = 28;
   return needed;
 }
 
@@ -206,7 +232,7 @@ int64_t needed_opset(const Graph& graph) {
   int64_t needed = kOldest;
   for (graph::NodeId id : graph.order()) {
     const graph::Node& node = graph.node(id);
-    needed = std::max(needed, since(node));
+    needed = std::max(needed, since(graph, node));
     for (const auto* list : {&node.inputs, &node.outputs})
       for (ValueId v : *list)
         if (v != graph::kNone) needed = std::max(needed, since(graph.type(v).dtype));
@@ -280,7 +306,7 @@ Status write_onnx(const Graph& graph, const std::string& path,
 
   const int64_t opset = needed_opset(graph);
   const std::string model = message([&](pbf_writer& to) {
-    to.add_int64(1, opset <= 22 ? 10 : opset == 23 ? 11 : opset <= 25 ? 12 : 13);
+    to.add_int64(1, opset <= 22 ? 10 : opset == 23 ? 11 : opset <= 25 ? 12 : opset <= 27 ? 13 : 14);
     to.add_string(2, "obelisk");
     to.add_message(7, body);
     to.add_message(

@@ -327,11 +327,11 @@ static inline T modulo(T a, T b) {
 }
 static inline float modulo(float a, float b) {
   const float r = fmodf(a, b);
-  return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+  return r == 0 ? copysignf(r, b) : (r < 0) != (b < 0) ? r + b : r;
 }
 static inline double modulo(double a, double b) {
   const double r = ::fmod(a, b);
-  return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+  return r == 0 ? ::copysign(r, b) : (r < 0) != (b < 0) ? r + b : r;
 }
 template <typename T>
 static inline T power_int(T base, T exponent) {

@@ -39,6 +39,12 @@ TEST(Golden, Values) {
         number("fmod", 1),
         {tensor(f32, {3}, {-4.5, 4.5, 7}), tensor(f32, {3}, {2, -2, kInf})}},
        tensor(f32, {3}, {-0.5, 0.5, 7})},
+      {"of floats it has the divisor's, too, and what is infinite keeps what is not",
+       {Op::Mod,
+        {},
+        {tensor(f32, {8}, {-4.5, 4.5, 7, -7, -7, kInf, 1, kNan}),
+         tensor(f32, {8}, {2, -2, kInf, kInf, -kInf, 2, 0, 2})}},
+       tensor(f32, {8}, {1.5, -1.5, 7, kInf, -7, kNan, kNan, kNan})},
       {"integers wrap",
        {Op::Add, {}, {tensor(i8, {2}, {127, -128}), tensor(i8, {2}, {1, -1})}},
        tensor(i8, {2}, {-128, 127})},
@@ -56,6 +62,21 @@ TEST(Golden, Values) {
         text("direction", "LEFT"),
         {tensor(u8, {3}, {1, 255, 3}), tensor(u8, {3}, {8, 1, 0})}},
        tensor(u8, {3}, {0, 254, 3})},
+      {"a shift of signed integers fills with the sign, by any number of places",
+       {Op::BitShift,
+        text("direction", "RIGHT"),
+        {tensor(i8, {5}, {-8, -1, 100, -128, 5}), tensor(i8, {5}, {1, 7, 3, 8, -1})}},
+       tensor(i8, {5}, {-4, -1, 12, -1, 0})},
+      {"to the left bits fall off past the sign",
+       {Op::BitShift,
+        text("direction", "LEFT"),
+        {tensor(i8, {4}, {-8, 64, 3, -1}), tensor(i8, {4}, {1, 1, -1, 8})}},
+       tensor(i8, {4}, {-16, -128, 0, 0})},
+      {"a gate of zero lets half of nothing through",
+       {Op::SwiGLU,
+        number("alpha", 2),
+        {tensor(f32, {3}, {0, 50, -50}), tensor(f32, {3}, {7, 2, 2})}},
+       tensor(f32, {3}, {0, 100, 0})},
       {"an integer base stays an integer",
        {Op::Pow, {}, {tensor(i64, {3}, {2, 3, 10}), tensor(f32, {3}, {0.5, 2, 3})}},
        tensor(i64, {3}, {1, 9, 1000})},
@@ -180,7 +201,7 @@ TEST(Golden, RefusalsName) {
   EXPECT_THAT(refusal(Op::Exp, {i}),
               HasSubstr("Exp: input 0 is i32, but it takes f64 f32 f16 bf16; cast it first"));
   EXPECT_THAT(refusal(Op::Add, {f}), HasSubstr("1 inputs, but it takes 2 to 2"));
-  EXPECT_THAT(refusal(Op::Mod, {f, f}), HasSubstr("fmod is 0 but the inputs are f32"));
+  EXPECT_THAT(refusal(Op::SwiGLU, {f, g}), HasSubstr("the gate is [2,3], but what it scales [4]"));
   EXPECT_THAT(refusal(Op::ReduceSum, {f, axes}), HasSubstr("the axes (input 1) depends on data"));
   EXPECT_THAT(refusal(Op::Softmax, {f}, Attrs().set("axis", int64_t{2})),
               HasSubstr("axis 2 but the tensor has rank 2"));

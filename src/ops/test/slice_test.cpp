@@ -99,6 +99,8 @@ TEST(Slice, DepthToSpaceAndBack) {
   check(
       {Op::DepthToSpace, {x}, Attrs(two).set("mode", "CRD"), {counting(DType::f32, {1, 2, 2, 2})}});
   check({Op::SpaceToDepth, {floats({1, 2, 2, 2}, {0, 2, 4, 6, 1, 3, 5, 7})}, two, {x}});
+  check(
+      {Op::SpaceToDepth, {counting(DType::f32, {1, 2, 2, 2})}, Attrs(two).set("mode", "CRD"), {x}});
   for (DType dtype : kMoved) {
     check({Op::DepthToSpace,
            {random_tensor(dtype, {2, 18, 2, 3}, 0, 2)},
@@ -106,7 +108,10 @@ TEST(Slice, DepthToSpaceAndBack) {
     check({Op::DepthToSpace,
            {random_tensor(dtype, {2, 18, 2, 3}, 0, 2)},
            Attrs().set("blocksize", int64_t{3}).set("mode", "CRD")});
-    check({Op::SpaceToDepth, {random_tensor(dtype, {2, 3, 4, 6}, 0, 2)}, two});
+    for (const char* mode : {"DCR", "CRD"})
+      check({Op::SpaceToDepth,
+             {random_tensor(dtype, {2, 3, 4, 6}, 0, 2)},
+             Attrs(two).set("mode", mode)});
   }
   check_refused({Op::DepthToSpace, {counting(DType::f32, {1, 6, 1, 1})}, two}, Code::kBadModel,
                 "multiple");

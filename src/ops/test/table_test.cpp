@@ -69,7 +69,7 @@ Samples elementwise_samples() {
   add_unary(out, Op::Gelu, kSome, Attrs().set("approximate", std::string("tanh")));
   for (Op op : {Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Min, Op::Max})
     add_binary(out, op, kAllNumbers);
-  add_binary(out, Op::Mod, kAllInts);
+  add_binary(out, Op::Mod, kAllNumbers);
   add_binary(out, Op::Mod, kAllNumbers, Attrs().set("fmod", int64_t{1}));
   for (Op op : {Op::Sum, Op::Mean}) add_binary(out, op, kAllFloats);
   add_binary(out, Op::Pow, kAllNumbers);
@@ -77,6 +77,12 @@ Samples elementwise_samples() {
     for (DType exponent : {DType::f32, DType::f64, DType::i64, DType::i32, DType::u8})
       out.push_back(
           {Op::Pow, {}, {random_tensor(base, {4, 3}, 1), random_tensor(exponent, {3}, 2)}});
+  for (DType dtype : kAllFloats)
+    for (const Shape& shape : kShapes)
+      for (bool wild : {false, true})
+        out.push_back({Op::SwiGLU,
+                       wild ? Attrs().set("alpha", 1.7) : Attrs(),
+                       {random_tensor(dtype, shape, 1, wild), random_tensor(dtype, shape, 2)}});
   for (DType dtype : kAllNumbers) {
     const Tensor x = random_tensor(dtype, {4, 6}, 1, true);
     const Tensor low = tensor(dtype, {}, {1}), high = tensor(dtype, {1}, {4});
@@ -99,8 +105,7 @@ Samples logic_samples() {
   for (Op op : {Op::BitwiseAnd, Op::BitwiseOr, Op::BitwiseXor}) add_binary(out, op, kAllInts);
   add_unary(out, Op::BitwiseNot, kAllInts);
   for (const char* direction : {"LEFT", "RIGHT"})
-    add_binary(out, Op::BitShift, {DType::u64, DType::u32, DType::u16, DType::u8},
-               Attrs().set("direction", std::string(direction)));
+    add_binary(out, Op::BitShift, kAllInts, Attrs().set("direction", std::string(direction)));
   for (DType dtype :
        kAllFloats + std::vector<DType>{DType::f8e4m3fn, DType::f8e5m2, DType::f8e5m2fnuz}) {
     const Tensor x = random_tensor(dtype, {5, 7}, 1, true);

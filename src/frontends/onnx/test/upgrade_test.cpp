@@ -34,9 +34,19 @@ TEST(Upgrade, BroadcastAlongAnAxis) {
 }
 
 TEST(Upgrade, SetsBeyondTheNewestAreRefused) {
-  EXPECT_THAT(upgraded(node("Relu", {"x"}, {"z"}), 27), HasSubstr("= Relu("));
-  EXPECT_THAT(upgraded(node("Relu", {"x"}, {"z"}), 28),
-              HasSubstr("operator set 28 is newer than 27"));
+  EXPECT_THAT(upgraded(node("Relu", {"x"}, {"z"}), 28), HasSubstr("= Relu("));
+  EXPECT_THAT(upgraded(node("Relu", {"x"}, {"z"}), 29),
+              HasSubstr("operator set 29 is newer than 28"));
+}
+
+TEST(Upgrade, WhatSet28Added) {
+  EXPECT_THAT(upgraded(node("SwiGLU", {"x", "x"}, {"z"}, {attr("alpha", 1.5f)}), 28),
+              HasSubstr("f32[2,3,4] = SwiGLU(%0, %0) {alpha = 1.5}"));
+  EXPECT_THAT(upgraded(node("SwiGLU", {"x", "y"}, {"z"}), 28),
+              HasSubstr("the gate is [2,3,4], but what it scales [3]"));
+  EXPECT_THAT(upgraded(node("Mod", {"x", "x"}, {"z"}), 28), HasSubstr("f32[2,3,4] = Mod("));
+  EXPECT_THAT(upgraded(node("Cast", {"x"}, {"z"}, {attr("to", 27)}), 28),
+              HasSubstr("casts to float6e2m3"));
 }
 
 TEST(Upgrade, PReluSlopeOfChannels) {

@@ -80,6 +80,8 @@ TEST_F(WriteModel, AsksForTheOldestOperatorSetThatDoes) {
   EXPECT_EQ(opset("Relu", "f32"), 21);
   EXPECT_EQ(opset("Swish", "f32"), 24);
   EXPECT_EQ(opset("Identity", "f8e8m0"), 24);
+  EXPECT_EQ(opset("Celu", "f32"), 21);
+  EXPECT_EQ(opset("Celu", "f16"), 28);
 }
 
 // Rows of NaN where everything is masked: the standard's op has zeros there.
