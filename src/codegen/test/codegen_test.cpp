@@ -63,9 +63,9 @@ Result<std::string> lines_of(const graph::Graph& graph, const std::vector<std::s
 }
 /// Which tile of the library a body calls, where it leaves its answer, and what is waited for.
 Result<std::string> tiles_of(graph::Graph graph) {
-  return lines_of(
-      graph, {"OBK_GEMM_", "OBK_PIPELINED_GEMM_", "OBK_CONV_", "OBK_DEPTHWISE_", "OBK_ATTENTION_",
-              "OBK_ROWS", "OBK_BEGIN_", "OBK_WAIT_", " g.c = ", " g.y = ", "g.packed", "g.pack "});
+  return lines_of(graph, {"OBK_GEMM_", "OBK_PIPELINED_GEMM_", "OBK_CONV_", "OBK_DEPTHWISE_",
+                          "OBK_ATTENTION_", "OBK_ROWS", "OBK_BEGIN_", "OBK_WAIT_",
+                          " g.c = ", " g.y = ", "g.packed", "g.pack ", "g.zero_if_masked"});
 }
 /// In which way a body walks its rows, how many lanes join, and which functions have short forms.
 Result<std::string> ways_of(graph::Graph graph) {
