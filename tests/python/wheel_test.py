@@ -23,7 +23,7 @@ def call(*words, **options):
 def python(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clean")
     call(sys.executable, "-m", "venv", folder / "venv")
-    call(folder / "venv" / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", WHEELS[-1], "onnx==1.22.0", "onnxruntime==1.31.1",
+    call(folder / "venv" / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", WHEELS[-1], "onnx==1.23.2", "onnxruntime==1.31.1",
          "pytest==9.2.0")
     return folder / "venv" / "bin" / "python"
 
