@@ -54,8 +54,8 @@ graph::Graph branches() {
 
 struct Order {
   std::string policy = "waves", launch_order = "";
-  bool placed = false;   // the arena is made for the order, not for waves
-  bool vectors = false;  // bodies as GPUs have them
+  bool placed = false;  // the arena is made for the order, not for waves
+  bool of_gpu = false;  // a table and bodies as a GPU of 132 multiprocessors has them
 };
 
 struct Made {
@@ -64,11 +64,18 @@ struct Made {
 };
 
 Made program_of(const graph::Graph& graph, int sms, const Order& order) {
-  const machine::Machine device = machine::cpu(sms);
+  machine::Machine device = machine::cpu(sms);
+  machine::Strategy strategy;
   stitch::Options apart;
   apart.stitch = false;  // an op a work
-  const stitch::Plan plan = stitch::plan(graph, device, {}, apart);
-  schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+  if (order.of_gpu) {
+    device = *machine::device("sm_90a", sms);
+    strategy = machine::strategy_for(device, {.granularity = machine::Granularity::kOp});
+    apart.tiles = false;  // those of tensor cores are none of a core's
+  }
+  const stitch::Plan plan = stitch::plan(graph, device, strategy, apart);
+  schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
+  EXPECT_EQ(tasks.lists.size(), static_cast<size_t>(sms));
   if (order.placed) {
     const Status placed = schedule::place_by_order(graph, plan, device, tasks);
     CHECK(placed.ok(), "{}", placed.error().text());
@@ -77,7 +84,7 @@ Made program_of(const graph::Graph& graph, int sms, const Order& order) {
        {schedule::validate(graph, plan, tasks), schedule::shadow_run(graph, plan, tasks)})
     CHECK(sound.ok(), "{}", sound.error().text());
   auto source =
-      codegen::emit(graph, plan, tasks, order.vectors ? vector_tiles() : kernels::kCpuTiles);
+      codegen::emit(graph, plan, tasks, order.of_gpu ? vector_tiles() : kernels::kCpuTiles);
   Made made{std::make_shared<Program>(assemble(graph, plan, tasks, std::move(source), "cpu")),
             schedule::Dag()};
   if (order.policy == "waves") return made;
@@ -173,15 +180,15 @@ TEST(Orders, HaveTheBitsOfTheSequentialOneForEveryInput) {
   }
 }
 
-// Tables of a machine of 132 workers, also with bodies as GPUs have them.
-TEST(Orders, OfATableFor132WorkersWithDelays) {
+// A table for a CPU, and one for a GPU, whose bodies run on threads of this machine.
+TEST(Orders, OfTablesFor132WorkersWithDelays) {
   const graph::Graph graph = branches();
   const std::vector<Tensor> inputs = inputs_of(graph, 3);
-  for (const bool vectors : {false, true}) {
+  for (const bool of_gpu : {false, true}) {
     const std::string wanted =
-        Runs(*loaded(program_of(graph, 132, {.vectors = vectors}).program), 1).of(inputs);
+        Runs(*loaded(program_of(graph, 132, {.of_gpu = of_gpu}).program), 1).of(inputs);
     for (Order order : kOrders) {
-      order.vectors = vectors;
+      order.of_gpu = of_gpu;
       const auto executable = loaded(program_of(graph, 132, order).program);
       for (const int threads : {2, 3, 8, 40})
         for (const int seed : {0, 1, 2}) {
@@ -221,10 +228,11 @@ TEST(Orders, EightContextsOfEightThreadsAtOnce) {
 TEST(Orders, TasksRunBehindWhatTheyFollow) {
   const graph::Graph graph = branches();
   const Delays delays(4);
+  const std::vector<Tensor> inputs = inputs_of(graph, 1);  // read again by task_times()
   for (const Order& order : kOrders) {
     const Made made = program_of(graph, 7, order);
     Runs runs(*loaded(made.program), 5);
-    runs.of(inputs_of(graph, 1));
+    runs.of(inputs);
     const auto times = runs.context->task_times();
     ASSERT_TRUE(times.ok());
     std::vector<double> begin(made.program->works.size(), INFINITY), end(begin.size(), -INFINITY);
