@@ -130,7 +130,7 @@ def test_what_the_tool_counts_and_nobody_read_is_a_report():
 
 def test_a_folder_without_test_programs_is_no_clean_run(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_sanitize, "find_tool", lambda: "compute-sanitizer")
-    with pytest.raises(RuntimeError, match="no test of gpu_blocks_test"):
+    with pytest.raises(RuntimeError, match="no test of batch_test, gpu_blocks_test"):
         gpu_sanitize.sanitize(tmp_path, ["memcheck"], 1, 1, print)
 
 
