@@ -158,9 +158,15 @@ std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan,
       if (const int use = use_of[work.buffers[work.left_partials(group)]]; use >= 0)
         add(uses[use].writers, number);
   }
-  // What no work is known to write lasts from run to run: its users write it.
-  for (BufferUse& use : uses)
-    if (use.writers.empty()) use.writers = use.users, use.lasts = true;
+  // What no work is known to write lasts from run to run: its users write it. Readers of a value
+  // without elements follow nobody for it: they count as those that write it, too.
+  for (BufferUse& use : uses) {
+    const ValueId value = tasks.buffers[use.buffer].value;
+    if (use.writers.empty())
+      use.writers = use.users, use.lasts = true;
+    else if (value != graph::kNone && graph.type(value).count() == 0)
+      use.writers = use.users;
+  }
   return uses;
 }
 

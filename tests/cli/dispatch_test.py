@@ -153,6 +153,24 @@ def test_auto_takes_waves_with_their_own_memory(obelisk, gpu, tmp_path):  # noqa
     assert edges[0] == edges[1]
 
 
+@pytest.mark.parametrize("policy", ["auto", "critical", "waves"])
+def test_values_without_elements_have_an_order(obelisk, tmp_path, policy):
+    """A batch of no rows: nobody who reads such a value follows who writes it, so each is ordered by memory."""
+    (tmp_path / "none.ir").write_text("""graph "none" {
+  in %0 "x": f32[0,24]
+  in %1 "w": f32[24,48]
+  in %2 "v": f32[48,10]
+  %3: f32[0,48] = MatMul(%0, %1)
+  %4: f32[0,48] = Relu(%3)
+  %5: f32[48,10] = Softmax(%2) {axis = 1}
+  %6: f32[0,10] = MatMul(%4, %5)
+  %7: f32[0,10] = Softmax(%6) {axis = 1}
+  out %7 "y"
+}
+""")
+    obelisk("compile", "none.ir", "--target", "cpu", "--dispatch", policy, "--check-tables", "-o", "none.obk", code=0)
+
+
 def test_waves_are_what_they_were(obelisk, model, compiled, tmp_path):
     tables = []
     for flags in ((), ("--dispatch", "waves")):
