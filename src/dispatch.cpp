@@ -189,7 +189,7 @@ Result<schedule::Dependencies> dependencies_of(const Lowered& made,
   return dependencies;
 }
 
-/// Waves, which other dispatches have to leave behind.
+/// The waves that other dispatches are compared with, by the table that was made for them.
 Result<schedule::Dispatch> waves_dispatch(schedule::DispatchOptions how, const Loaded& loaded,
                                           const std::vector<schedule::Kernel>& kernels) {
   how.policy = "waves", how.launch_order.clear(), how.streams = 0, how.search_seconds = 0;
@@ -326,10 +326,6 @@ bool follow_one_another(const std::vector<int>& waves,
     if (kernels[k].launches && !seen.insert(waves[k]).second) return false;
   return true;
 }
-
-}  // namespace
-
-namespace {
 
 /// Dependencies of a table, checked, and the options that its machine decides.
 struct Asked {

@@ -21,7 +21,9 @@ inline constexpr double kBusyBarrierNanos = 1000;  // a wave's barrier there
 inline constexpr Costs kCosts = {
     .task = 700,
     .gemm_task = 300,
-    .graph_node = 500,      // cpu_dispatch.json, towers_b1: (critical - waves) / works, quiet
+    // cpu_dispatch.json, alone: the least times of towers_b1 differ by 139 ns a work. Three to four
+    // times that, an estimate: beside other programs runs of such works scatter.
+    .graph_node = 500,
     .block_over_roof = 16,  // about the lanes of a vector
     .cache_over_memory = 4,
     .recurrence = {.multiply_adds_a_nano = 10},

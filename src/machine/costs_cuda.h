@@ -148,8 +148,8 @@ struct GemmPipelined {
   // grids of the same shapes are predicted to take over what they took. With four chains:
   // estimates.
   static constexpr double kTallFlops = 4400, kTallBegin = 200, kTallColumn = 10;
-  // Of fewer than 512 rows, whose few SMs the second-level cache does not hold up:
-  // h200_tall_gemm.json, phases: tiles of 48 to 192 columns on 16 SMs.
+  // Of fewer than 512 rows, not bound by the second-level cache: fit to tiles of 48 to 192 columns
+  // and k = 768 on 16 SMs, h200_tall_gemm.json, phases.
   static constexpr double kTallFlopsOfFew = 3000, kTallBeginOfFew = 1500;
   static constexpr double kTallFlopsOfFour = 3000, kTallBeginOfFour = 700, kTallColumnOfFour = 16;
   static constexpr double kBegin = 500, kColumn = 8;  // the epilogue; not on record: fit

@@ -27,7 +27,7 @@ struct ModelConfig {
   std::string precision = "keep";
   std::string granularity = "stitch";  // of a GPU: "mono", "stitch", "op", "auto"
   bool batch_invariant = false;  // of a GPU: all its programs, whatever their batch and width, give
-                                 // a row the same bits; granularity is none of "auto" then
+                                 // a row the same bits; the granularity must not be "auto" then
   std::optional<std::chrono::nanoseconds> deadline;  // of requests that bring none
   int priority = 0;          // of requests that bring none; smaller is more urgent
   double weight = 1;         // of its tenant's fair share

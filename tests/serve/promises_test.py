@@ -104,7 +104,7 @@ def save_gate(folder, toml=""):
 @pytest.mark.parametrize("flags, toml", [(["--batch-invariant", "--threads", "2"], ""), (["--policy", "batch", "--threads", "12"], "batch_invariant = true\n")], ids=["beside", "joined"])
 def test_a_mix_of_models_has_the_bits_of_requests_alone(tmp_path, start, flags, toml):
     """60 requests at once to three models, by both protocols, joined with their own kind and beside the others: each row as when a batch of 1 has the server to itself. A policy that
-    joins whoever waits has more workers than the largest batch has rows, for workers must not decide what is rounded either."""
+    joins all waiting requests has more workers than the largest batch has rows, for the number of workers must not decide what is rounded either."""
     save_slow(tmp_path / "models" / "slow")
     save_mlp(tmp_path / "models" / "mlp", toml + "batch = 16\n")
     save_deep(tmp_path / "models" / "deep")

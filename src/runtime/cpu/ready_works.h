@@ -2,16 +2,17 @@
 /// they depend on: without barriers.
 ///
 ///   in   a partial order of works, and of each work how many tasks lie in which worker's list
-///   out  for whoever is idle: the first work that is ready, and a task of it that nobody took
+///   out  for an idle worker: the first work that is ready, and a task of it that nobody took
 ///
 /// A work is ready when all tasks of all works that it follows have been done. Works that are ready
 /// and have tasks that nobody took are bits of a map, in the order of their numbers. Nothing is
 /// locked, and a run allocates nothing.
 ///
-/// Who takes a task of a work sees what the tasks of the works that it follows have written: who
-/// ends a task releases that in `left`, the last of a work acquires all of it and releases it in
-/// `waits` of the works behind, the last of those in the map, where whoever finds the work acquires
-/// it. All that is written between is a read-modify-write, which continues a release sequence.
+/// A worker that takes a task of a work sees what the tasks of that work's predecessors have
+/// written. A worker that ends a task releases this in `left`; the last task of a work acquires all
+/// of it and releases it in `waits` of the successors; the last predecessor releases it in the map,
+/// from which the worker that finds the work acquires it. Every write between is a
+/// read-modify-write, which continues the release sequence.
 #pragma once
 
 #include <atomic>

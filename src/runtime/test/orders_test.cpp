@@ -273,8 +273,8 @@ TEST(Orders, GiveWayBetweenTasks) {
     }
 }
 
-// What is let in takes long: whoever waits for the tasks that the interrupted worker has done goes
-// on meanwhile.
+// The run that is let in takes long. Workers that wait for tasks which the interrupted worker has
+// already done go on meanwhile.
 std::atomic<int> ended;
 void count(const ObkTask*, const int64_t*, void* const*, ObkWorker*) { ++ended; }
 TEST(Orders, OthersGoOnWhileOneWorkerGivesWay) {
