@@ -84,10 +84,11 @@ def test_a_bisection_closes_in(obelisk, work):
         low, high = 0, float("inf")
         for k, row in enumerate(tried):
             assert low < row["rate"] < high or (k > 0 and row["rate"] == tried[k - 1]["rate"]), (low, row["rate"], high)
-            again = k + 1 < len(tried) and tried[k + 1]["rate"] == row["rate"]  # an invalid point is tried again
+            again = k + 1 < len(tried) and tried[k + 1]["rate"] == row["rate"]  # one that was disturbed, or failed, is tried again
+            holds = row["valid"] and row["fraction"] >= 0.99
             if again:
-                assert not row["valid"]
-            elif row["valid"] and row["fraction"] >= 0.99:
+                assert not holds
+            elif holds:
                 low = row["rate"]
             else:
                 high = row["rate"]
