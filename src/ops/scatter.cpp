@@ -122,12 +122,13 @@ Status reference_scatter_elements(const Call& call, std::span<const Tensor* cons
     for_each_point(indices.shape(), [&](const std::vector<int64_t>& at) {
       int64_t index = indices.get_int(source);
       if (index < 0) index += extent;
+      const int64_t from = source++;
+      if (index < 0 || index >= extent) return;
       int64_t target = index * strides[axis];
       for (size_t d = 0; d < at.size(); ++d) {
         if (static_cast<int64_t>(d) != axis) target += at[d] * strides[d];
       }
-      if (index >= 0 && index < extent) put(target, source);
-      ++source;
+      put(target, from);
     });
   });
   return ok_status();
@@ -262,18 +263,20 @@ Status reference_tensor_scatter(const Call& call, std::span<const Tensor* const>
   with_units(update, to, [&](auto units) {
     int64_t source = 0;
     for_each_point(update.shape(), [&](const std::vector<int64_t>& at) {
-      int64_t target = 0, place = 0;
+      const int64_t from = source++;
+      // An index may be any number: reduced first, so that no sum or product overflows.
+      const int64_t first = call.has(2) ? inputs[2]->get_int(at[0]) : 0;
+      int64_t place = at[write.axis];
+      if (write.circular)
+        place = (place + first % extent + extent) % extent;
+      else
+        place += std::clamp(first, -extent, extent);
+      if (place < 0 || place >= extent) return;
+      int64_t target = place * strides[write.axis];
       for (size_t d = 0; d < at.size(); ++d) {
-        int64_t c = at[d];
-        if (static_cast<int64_t>(d) == write.axis) {
-          c += call.has(2) ? inputs[2]->get_int(at[0]) : 0;
-          if (write.circular) c = (c % extent + extent) % extent;
-          place = c;
-        }
-        target += c * strides[d];
+        if (static_cast<int64_t>(d) != write.axis) target += at[d] * strides[d];
       }
-      if (place >= 0 && place < extent) units.put(target, units.get(source));
-      ++source;
+      units.put(target, units.get(from));
     });
   });
   return ok_status();

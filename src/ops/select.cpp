@@ -91,6 +91,9 @@ Result<Groups> find_groups(const Call& call, const Tensor& from) {
     groups.extent = from.shape()[axis];
     groups.inner = product(from.shape(), static_cast<int>(axis) + 1, from.type().rank());
   }
+  constexpr int64_t kMostOfNothing = 1 << 20;
+  if (from.count() == 0 && groups.extent > kMostOfNothing)
+    return bad_call(call, fmt::format("{} empty slices", groups.extent));
   std::vector<int64_t> order(groups.extent);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),

@@ -219,12 +219,7 @@ void raise(Graph& graph, NodeId id, Remarks* remarks) {
     inputs.push_back(mask);
     if (!parts->guarded) attrs.set("nan_if_masked", int64_t{1});
   }
-  ValueId attended = graph.must_add(Op::Attention, inputs, attrs, name);
-  if (parts->guarded) {
-    const ValueId is_nan = graph.must_add(Op::IsNaN, {attended}, {}, name);
-    attended =
-        graph.must_add(Op::Where, {is_nan, scalar(graph, type.dtype, 0), attended}, {}, name);
-  }
+  const ValueId attended = graph.must_add(Op::Attention, inputs, attrs, name);
   if (!packed) {
     replace_value(graph, answer, reshaped(graph, attended, type.shape, name));
     return;

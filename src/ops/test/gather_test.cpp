@@ -227,6 +227,9 @@ TEST(Scatter, TensorScatterWritesACache) {
          {random_tensor(DType::f16, {2, 3, 5, 4}), random_tensor(DType::f16, {2, 3, 2, 4}, 0, 1, 9),
           ints({2}, {4, 0})},
          Attrs().set("mode", "circular")});
+  // Indices of any size: what would stand outside is left out.
+  const int64_t far = int64_t{1} << 62;
+  check({Op::TensorScatter, {cache, update, tensor_of({far, -far})}, {}, {cache}});
 }
 
 }  // namespace

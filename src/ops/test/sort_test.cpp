@@ -22,6 +22,12 @@ TEST(Sort, TopK) {
          Attrs().set("axis", int64_t{0}),
          {floats({1, 4}, {5, 8, 7, 6})}});
   check({Op::TopK, {x, ints({1}, {0})}, {}, {floats({2, 0}, {}), ints({2, 0}, {})}, 2});
+  const Shape long_beside_none{0, int64_t{1} << 40};
+  check({Op::TopK,
+         {floats(long_beside_none, {}), ints({1}, {3})},
+         {},
+         {floats({0, 3}, {}), ints({0, 3}, {})},
+         2});
   check({Op::TopK,
          {floats({4}, {1, kNan, 2, kNan}), ints({1}, {3})},
          {},
@@ -97,6 +103,8 @@ TEST(Sort, WhatDependsOnDataNeedsIt) {
           ints({2}, {2, 1})},
          4});
   check_refused({Op::Unique, {v}}, Code::kUnsupported, "the output size depends on data", false);
+  check_refused({Op::Unique, {floats({0, int64_t{1} << 40}, {})}, Attrs().set("axis", int64_t{1})},
+                Code::kBadModel, "1099511627776 empty slices");
 }
 
 TEST(Sort, NonMaxSuppressionOfKnownBoxes) {

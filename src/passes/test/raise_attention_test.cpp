@@ -163,5 +163,39 @@ TEST(RaiseAttention, OneOpHoweverItIsWritten) {
   EXPECT_GT(packed, 10);
 }
 
+TEST(RaiseAttention, AGuardMakesZerosOfMaskedRowsAndHidesNoOtherNaN) {
+  Graph written;
+  const ValueId q = written.add_input("q", {DType::f32, {1, 1, 3, 2}});
+  const ValueId kt = written.add_input("kt", {DType::f32, {1, 1, 2, 4}});
+  const ValueId v = written.add_input("v", {DType::f32, {1, 1, 4, 2}});
+  const ValueId mask = written.add_input("mask", {DType::f32, {1, 1, 3, 4}});
+  const auto add = [&](Op op, std::vector<ValueId> inputs) {
+    return written.must_add(op, std::move(inputs), {}, "node");
+  };
+  const ValueId weights = add(Op::Softmax, {add(Op::Add, {add(Op::MatMul, {q, kt}), mask})});
+  const ValueId zero = written.add_constant(tensor_of(DType::f32, {}, {0}));
+  const ValueId kept = add(Op::Where, {add(Op::IsNaN, {weights}), zero, weights});
+  written.mark_output(add(Op::MatMul, {kept, v}), "y");
+  const Result<Graph> raised = raise_attention(written);
+  ASSERT_TRUE(raised.ok()) << raised.error().text();
+  ASSERT_EQ(count(*raised, Op::Attention), 1) << graph::print(*raised);
+  EXPECT_EQ(count(*raised, Op::IsNaN), 0);
+
+  // Row 1 has no key left; the second column of V has a NaN.
+  std::vector<Tensor> inputs = graph::random_inputs(written, 7);
+  for (int64_t k = 0; k < 12; ++k) inputs[3].set_double(k, k / 4 == 1 ? -INFINITY : 0);
+  inputs[2].set_double(5, NAN);
+  const auto parts = graph::interpret(written, inputs), whole = graph::interpret(*raised, inputs);
+  ASSERT_TRUE(parts.ok() && whole.ok());
+  for (int64_t k = 0; k < 6; ++k) {
+    SCOPED_TRACE(k);
+    const double want = (*parts)[0].get_double(k), got = (*whole)[0].get_double(k);
+    if (k % 2 == 1)
+      EXPECT_TRUE(std::isnan(want) && std::isnan(got));
+    else
+      EXPECT_NEAR(got, want, 1e-6);
+  }
+}
+
 }  // namespace
 }  // namespace obelisk::passes
