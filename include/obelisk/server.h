@@ -72,9 +72,9 @@ struct ServeOptions {
   int max_batch = 1;
   std::string precision = "keep";
   std::string granularity = "stitch";  // of a GPU, as of CompileOptions
-  bool batch_invariant = false;        // of a GPU: a row's answer has the bits that it has alone,
-                                 // whichever requests share its batch or run beside it; slower, and
-                                 // not with the granularity "auto". On a CPU that is always so
+  /// Of a GPU: a row's answer has the bits that it has alone, whichever requests share its batch or
+  /// run beside it; slower, and not with the granularity "auto". On a CPU that is always so.
+  bool batch_invariant = false;
   std::optional<std::chrono::nanoseconds> deadline;  // of requests that bring none
   int priority = 0;                                  // smaller is more urgent
   double weight = 1;                                 // of its fair share

@@ -91,9 +91,12 @@ Result<Groups> find_groups(const Call& call, const Tensor& from) {
     groups.extent = from.shape()[axis];
     groups.inner = product(from.shape(), static_cast<int>(axis) + 1, from.type().rank());
   }
-  constexpr int64_t kMostOfNothing = 1 << 20;
-  if (from.count() == 0 && groups.extent > kMostOfNothing)
-    return bad_call(call, fmt::format("{} empty slices", groups.extent));
+  constexpr int64_t kMostEmpty = 1 << 20;  // chosen: slices without elements take no memory of
+                                           // the model's, but places in the lists here
+  if (from.count() == 0 && groups.extent > kMostEmpty)
+    return bad_call(call,
+                    fmt::format("{} empty slices of {}", groups.extent, to_string(from.type())),
+                    fmt::format("at most {} slices may be empty", kMostEmpty));
   std::vector<int64_t> order(groups.extent);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),

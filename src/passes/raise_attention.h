@@ -9,14 +9,15 @@
 ///          heads (Expand, Tile, Gather, or a product that broadcasts) are read unrepeated.
 /// Form     [batch, length, heads * size] where Q, K and V are split into heads and the answer is
 ///          joined again; else [batch, heads, length, size]. A cache stays a Concat before it.
-/// Guard    Where(IsNaN(weights), 0, weights), which exporters write so that rows with all keys
-///          masked become zeros: the op does that itself (ops/attention.h). Without the guard such
-///          rows stay NaN, as softmax makes them.
+/// Guard    Where(IsNaN(weights), 0, weights), by which exporters get zeros for rows with all keys
+///          masked, is dropped: the op gives zeros by itself (ops/attention.h). Where there is no
+///          guard, such rows stay NaN, as softmax makes them.
 /// Stands   after simplify_algebra (moves are few there), before merge_qkv.
 /// Differs  the parts round f16 and bf16 at each step, the op at the end. What a finite mask
-///          forbids weighs nothing, unless its row's scores are as low. With a guard, NaN in Q or K
-///          reach the answer, as in the frameworks whose attention it is; the parts make zeros of
-///          them. Weights with another reader, and products with constant keys or values, stay.
+///          forbids weighs nothing, unless its row's scores are as low. Of a NaN in Q or K
+///          the guarded parts make zeros; the op's answer is NaN, as that of PyTorch, whose
+///          exporters write the guard. Weights with another reader, and products with constant keys
+///          or values, stay.
 /// Errors   none.    Cost  O(nodes).
 #pragma once
 

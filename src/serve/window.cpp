@@ -217,7 +217,7 @@ void Window::move_ratio(Tenant& tenant, double ratio, const Policy& policy) {
 /// Steps are in balance where the share of misses is 1 - promise. Step and bound are chosen: four
 /// times the predicted wait still lets a request in that waits for nobody.
 void Window::judge(int model, bool in_time, const Policy& policy) {
-  constexpr double kStep = 0.1, kMost = 4;
+  constexpr double kStep = 0.05, kMost = 4;
   if (policy.promise <= 0 || policy.promise >= 1) return;
   if (caution_.size() <= static_cast<size_t>(model))
     caution_.resize(static_cast<size_t>(model) + 1, 1);
