@@ -115,6 +115,20 @@ void BodyEmitter::attention(bool begins_here) {
                             : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, "
                                           "whole.c1 = whole.c0 + {0}, t = &whole;\n",
                                           param(a.value_size)));
+    if (work_.dataflow && work_.dataflow->cache_rows) {
+      const schedule::Dataflow::NewRows& rows = *work_.dataflow->cache_rows;
+      const auto row = [&](const schedule::Dataflow::NewRows::At& at) {
+        return fmt::format("{} + image * {} + keys_of * {}", param(at.offset), param(at.image),
+                           param(at.head));
+      };
+      text += fmt::format("    g.new_at = (int64_t)((const {}*)x[{}])[{}];\n", storage_name(rows.index_type),
+                          rows.slot, param(rows.index_at));
+      text += fmt::format("    g.new_at += g.new_at < 0 ? {} : 0;\n", param(a.keys));
+      text += fmt::format("    g.new_key = (const {}*)x[{}] + ({});\n", element, rows.slot + 1,
+                          row(rows.keys));
+      text += fmt::format("    g.new_value = (const {}*)x[{}] + ({});\n", element, rows.slot + 2,
+                          row(rows.values));
+    }
     text += piece_of_keys(group_, work_, type);
   } else {
     text += fmt::format(

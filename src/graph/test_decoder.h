@@ -16,10 +16,15 @@ struct DecoderSizes {
   int64_t words = 0;        // of a last product behind a norm; 0: none
   bool gives_keys = false;  // all keys of the first layer are an output, too
   bool gives_sum = false;   // the sum behind its attention is one
+  /// The cache has all keys and is an output in place: the new row is put to "position" (i64[1]), and
+  /// keys behind it are masked. `past` is the decoder's own type.
+  bool fixed_cache = false;
+  bool places_differ = false;  // then: a position for each head
 };
 
-/// Inputs: x [1, 1, width] and of each layer past keys and values [1, heads, keys - 1, size];
-/// output "y" [1, 1, width or words].
+/// Inputs: x [1, 1, width] and of each layer past keys and values [1, heads, keys - 1, size], of a
+/// fixed cache [1, heads, keys, size] behind "position"; output "y" [1, 1, width or words] is the
+/// last.
 inline Graph decoder_step(DType type, const DecoderSizes& sizes = {}) {
   std::mt19937 random(11);
   std::normal_distribution<double> normal(0, 1);
@@ -55,6 +60,20 @@ inline Graph decoder_step(DType type, const DecoderSizes& sizes = {}) {
   };
   const int64_t all = sizes.heads * sizes.size;
   ValueId x = graph.add_input("x", {type, {1, 1, sizes.width}});
+  ValueId place = kNone, mask = kNone;
+  if (sizes.fixed_cache) {
+    const Shape rows{1, sizes.heads, 1, sizes.size};
+    place = graph.add_input("position", {DType::i64, Shape{sizes.places_differ ? sizes.heads : 1}});
+    std::vector<int64_t> places(static_cast<size_t>(sizes.keys));
+    for (size_t k = 0; k < places.size(); ++k) places[k] = static_cast<int64_t>(k);
+    const ValueId last = graph.must_add(ops::Op::ReduceMax, {place, ints({0})});
+    mask = graph.must_add(ops::Op::Reshape,
+                          {graph.must_add(ops::Op::LessOrEqual, {ints(places), last}),
+                           ints({1, 1, 1, sizes.keys})});
+    if (sizes.places_differ)
+      place = graph.must_add(ops::Op::Reshape, {place, ints({1, sizes.heads, 1, 1})});
+    place = graph.must_add(ops::Op::Expand, {place, ints(rows)});
+  }
   for (int64_t layer = 0; layer < sizes.layers; ++layer) {
     const ValueId qkv = graph.must_add(
         ops::Op::Reshape,
@@ -66,15 +85,25 @@ inline Graph decoder_step(DType type, const DecoderSizes& sizes = {}) {
     for (int which = 1; which <= 2; ++which) {
       ValueId added = graph.node(*parts).outputs[which];
       if (which == 1) added = graph.must_add(ops::Op::Tanh, {added});
+      const std::string name = (which == 1 ? "keys" : "values") + std::to_string(layer);
+      if (sizes.fixed_cache) {
+        const int cache = static_cast<int>(graph.inputs().size());
+        const ValueId past =
+            graph.add_input(name, {type, {1, sizes.heads, sizes.keys, sizes.size}});
+        operands.push_back(graph.must_add(ops::Op::ScatterElements, {past, place, added},
+                                          ops::Attrs().set("axis", int64_t{2})));
+        graph.mark_output(operands.back(), "new_" + name, cache);
+        continue;
+      }
       const ValueId past =
-          graph.add_input((which == 1 ? "keys" : "values") + std::to_string(layer),
-                          {sizes.past, {1, sizes.heads, sizes.keys - 1, sizes.size}});
+          graph.add_input(name, {sizes.past, {1, sizes.heads, sizes.keys - 1, sizes.size}});
       operands.push_back(graph.must_add(ops::Op::Concat,
                                         {sizes.past == type ? past : cast(past, type), added},
                                         ops::Attrs().set("axis", int64_t{2})));
       if (which == 1 && layer == 0 && sizes.gives_keys)
         graph.mark_output(operands.back(), "all_keys");
     }
+    if (mask != kNone) operands.push_back(mask);
     const ValueId seen =
         graph.must_add(ops::Op::Attention, std::move(operands), ops::Attrs().set("scale", 0.125));
     x = graph.must_add(ops::Op::Add,

@@ -39,6 +39,7 @@ class DataflowTable {
   bool run() {
     if (!sort_works() || !sort_buffers()) return false;
     move_attention();
+    move_updates();
     hold_back_copies();
     leave_keys();
     assign_replicated();
@@ -51,9 +52,10 @@ class DataflowTable {
   /// Which works each worker does for itself; false where one is of a kind that waits for others.
   bool sort_works() {
     bool gives = false;
-    for (Work& work : tasks_.works) {
+    for (Work& work : tasks_.works) work.dataflow.emplace();
+    for (size_t w = 0; w < tasks_.works.size(); ++w) {
+      Work& work = tasks_.works[w];
       const Group& group = group_of(work);
-      work.dataflow.emplace();
       if (!work.has_tasks() || reads_an_output(plan_, tasks_, work)) return false;
       switch (group.kind) {
         case GroupKind::kStitched: {
@@ -83,7 +85,11 @@ class DataflowTable {
           break;
         case GroupKind::kAttention:
           if (!takes_attention(work, group)) return false;
+          name_cache_rows(work);
           gives = true;
+          break;
+        case GroupKind::kBlock:
+          if (!takes_caches() || !updates_caches(plan_, tasks_, w)) return false;
           break;
         default:
           return false;
@@ -112,13 +118,29 @@ class DataflowTable {
   }
   bool takes_attention(const Work& work, const Group& group) const {
     const stitch::AttentionTile& tile = group.attention;
-    if (tile.packed || tile.mask.value != graph::kNone || tile.queries > kMostDataflowRows ||
-        tile.queries == 0 || tile.keys == 0)
+    if (tile.packed || tile.queries > kMostDataflowRows || tile.queries == 0 || tile.keys == 0)
       return false;
     if (tile.q.column != 1 || tile.k.column != 1 || tile.v.column != 1 ||
         work.tile_rows != tile.queries)
       return false;
+    if (find_cache_update(plan_, tasks_, work) &&
+        (!takes_caches() || tile.kv_splits < 2 || tile.size != tile.value_size))
+      return false;
     return tile.kv_splits > 1 || device_.family == machine::Family::kCpu;
+  }
+  /// Whether the machine's tiles read keys and values where the caller keeps them.
+  bool takes_caches() const {
+    const auto& dataflow = kernels::tile_library(device_).dataflow;
+    return dataflow && dataflow->in_place_kv;
+  }
+  /// Attention to caches that the run updates takes the new rows from where their scatter does.
+  void name_cache_rows(Work& work) {
+    const auto update = find_cache_update(plan_, tasks_, work);
+    if (!update) return;
+    work.dataflow->cache_rows = update->rows;
+    work.dataflow->cache_rows->slot = work.buffers.size();
+    work.buffers.insert(work.buffers.end(),
+                        {update->index, update->new_keys, update->new_values});
   }
 
   /// Which values are given and which are a worker's own; false where one is too large to be passed
@@ -185,11 +207,11 @@ class DataflowTable {
         const Buffer& buffer = tasks_.buffers[work.buffers[slot]];
         if (buffer.reach == Reach::kBroadcast && ++broadcast_here > kMostGathers) return false;
         if (buffer.kind != BufferKind::kArena || slot < group.body.operands.size()) continue;
-        const bool query =
-            group.kind == GroupKind::kAttention && slot == group.body.operands.size();
+        const size_t operand = slot - group.body.operands.size();
+        const bool query = group.kind == GroupKind::kAttention && operand == 0;
         // Rows of a product, queries: copies. Keys and values: whatever the worker has written.
         if (group.kind == GroupKind::kProduct && buffer.reach == Reach::kAll) return false;
-        if (group.kind == GroupKind::kAttention && buffer.value != graph::kNone &&
+        if (group.kind == GroupKind::kAttention && operand < 3 && buffer.value != graph::kNone &&
             query != (buffer.reach != Reach::kAll))
           return false;
       }
@@ -230,11 +252,42 @@ class DataflowTable {
     }
   }
 
+  /// A cache is updated by workers that have no part of the attention to it: nobody waits for them.
+  void move_updates() {
+    for (size_t w = 0; w < tasks_.works.size(); ++w) {
+      if (group_of(tasks_.works[w]).kind != GroupKind::kBlock) continue;
+      const Group& group = group_of(tasks_.works[w]);
+      const int cache = tasks_.works[w].buffers[group.body.operands.size() - 1];
+      std::vector<ObkTask> mine;
+      std::vector<std::pair<int, size_t>> load;  // tasks of its readers, worker
+      for (size_t sm = 0; sm < tasks_.lists.size(); ++sm) {
+        std::vector<ObkTask>& list = tasks_.lists[sm];
+        const auto ours = std::stable_partition(
+            list.begin(), list.end(), [&](const ObkTask& task) { return task.work != w; });
+        mine.insert(mine.end(), ours, list.end());
+        list.erase(ours, list.end());
+        load.push_back({std::count_if(list.begin(), list.end(),
+                                      [&](const ObkTask& task) {
+                                        const std::vector<int>& read =
+                                            tasks_.works[task.work].buffers;
+                                        return std::find(read.begin(), read.end(), cache) !=
+                                               read.end();
+                                      }),
+                        sm});
+      }
+      std::stable_sort(load.begin(), load.end());
+      const auto idle = std::count_if(load.begin(), load.end(), [&](const auto& each) {
+        return each.first == load.front().first;
+      });
+      for (size_t k = 0; k < mine.size(); ++k)
+        tasks_.lists[load[k % static_cast<size_t>(idle)].second].push_back(mine[k]);
+    }
+  }
+
   /// Keys and values that would only be copied stay where the caller keeps them, if the machine's
   /// tiles take them so.
   void leave_keys() {
-    const auto& dataflow = kernels::tile_library(device_).dataflow;
-    if (!dataflow || !dataflow->in_place_kv) return;
+    if (!takes_caches()) return;
     for (std::vector<ObkTask>& list : tasks_.lists)
       for (ObkTask& task : list) {
         const auto kv = find_in_place_kv(plan_, tasks_, task);

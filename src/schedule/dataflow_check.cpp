@@ -84,6 +84,19 @@ Status validate_dataflow(const Plan& plan, const TaskGraph& tasks) {
           return refused(fmt::format("work {} takes keys from where the caller does not keep them",
                                      task.work));
       }
+      if (const auto update = find_cache_update(plan, tasks, work)) {
+        const auto& named = work.dataflow ? work.dataflow->cache_rows : std::nullopt;
+        Dataflow::NewRows rows = update->rows;
+        if (named) rows.slot = named->slot;
+        if (!named || rows != *named || named->slot + 3 > work.buffers.size() ||
+            work.buffers[named->slot] != update->index ||
+            work.buffers[named->slot + 1] != update->new_keys ||
+            work.buffers[named->slot + 2] != update->new_values)
+          return refused(fmt::format("work {} takes new keys from where they are not", task.work));
+        for (const int operand : {1, 2})
+          if (!attention_reads(group.attention, task, operand).empty())
+            return refused(fmt::format("work {} reads keys that nobody waits for", task.work));
+      }
       for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
         const int b = work.buffers[slot];
         const Buffer& buffer = tasks.buffers[b];

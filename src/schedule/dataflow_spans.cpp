@@ -38,25 +38,37 @@ Span touched(const Nest& nest, const Access& access, const ObkTask& task, int64_
   return {std::max<int64_t>(all.low, 0), std::min(all.high, count)};
 }
 
-/// What one piece of a head's keys reads.
-Span attention_reads(const stitch::AttentionTile& tile, const ObkTask& task, int operand) {
-  const int64_t plane = task.r0 / tile.queries, image = plane / tile.heads,
-                head = plane % tile.heads;
-  if (operand == 0) {
-    const int64_t at = tile.q.offset + image * tile.q.image + head * tile.q.head +
-                       task.r0 % tile.queries * tile.q.row;
-    return {at, at + (task.r1 - task.r0 - 1) * tile.q.row + tile.size};
-  }
+/// The keys of a task's split.
+Span keys_of_split(const stitch::AttentionTile& tile, const ObkTask& task) {
   constexpr int64_t kBlock = 16;  // keys: attention_shape.h
-  const stitch::AttentionTile::Operand& from = operand == 1 ? tile.k : tile.v;
   const int64_t blocks = (tile.keys + kBlock - 1) / kBlock,
                 kv_split = tile.kv_splits > 1 ? task.c0 * tile.kv_splits / tile.value_size : 0;
-  const int64_t first = blocks * kv_split / tile.kv_splits * kBlock + in_place_keys_of(task),
-                end = std::min(blocks * (kv_split + 1) / tile.kv_splits * kBlock, tile.keys);
-  const int64_t at = from.offset + image * from.image + head / tile.shared * from.head;
-  if (first >= end) return {};
-  return {at + first * from.row,
-          at + (end - 1) * from.row + (operand == 1 ? tile.size : tile.value_size)};
+  return {blocks * kv_split / tile.kv_splits * kBlock,
+          std::min(blocks * (kv_split + 1) / tile.kv_splits * kBlock, tile.keys)};
+}
+
+/// What a split reads of a mask.
+Span mask_reads(const stitch::AttentionTile& tile, const ObkTask& task) {
+  const int64_t plane = task.r0 / tile.queries, image = plane / tile.heads,
+                head = plane % tile.heads;
+  const stitch::AttentionTile::Operand& mask = tile.mask;
+  const Span keys = keys_of_split(tile, task);
+  if (keys.empty()) return {};
+  const int64_t at = mask.offset + image * mask.image + head * mask.head +
+                     task.r0 % tile.queries * mask.row + keys.low * mask.column;
+  return {at, at + (task.r1 - task.r0 - 1) * mask.row +
+                  (keys.high - keys.low - 1) * mask.column + 1};
+}
+
+/// The new rows of a head's keys and values, and where they belong.
+Span new_row_reads(const stitch::AttentionTile& tile, const Dataflow::NewRows& rows,
+                   const ObkTask& task, size_t which) {
+  if (which == 0) return {rows.index_at, rows.index_at + 1};
+  const int64_t plane = task.r0 / tile.queries, image = plane / tile.heads,
+                head = plane % tile.heads / tile.shared;
+  const Dataflow::NewRows::At& at = which == 1 ? rows.keys : rows.values;
+  const int64_t from = at.offset + image * at.image + head * at.head;
+  return {from, from + (which == 1 ? tile.size : tile.value_size)};
 }
 
 }  // namespace
@@ -74,7 +86,10 @@ bool reads_an_output(const Plan& plan, const TaskGraph& tasks, const Work& work)
   const Group& group = plan.groups[work.group];
   for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
     if (tasks.buffers[work.buffers[slot]].kind != BufferKind::kOutput) continue;
-    if (slot >= group.body.operands.size()) return true;  // of its tile
+    if (slot >= group.body.operands.size()) {  // of its tile
+      if (find_cache_update(plan, tasks, work)) continue;
+      return true;
+    }
     for (const Access& access : work.nest.accesses)
       if (access.load != ops::kNoExpr && static_cast<size_t>(access.operand) == slot) return true;
   }
@@ -103,6 +118,7 @@ Span read_by(const Plan& plan, const TaskGraph& tasks, const ObkTask& task, size
   if (buffer.kind != BufferKind::kArena) return {};
   const int64_t count = count_of(buffer);
   if (slot < group.body.operands.size()) {
+    if (group.kind == GroupKind::kBlock) return {0, count};
     Span all;
     for (const Access& access : work.nest.accesses)
       if (access.load != ops::kNoExpr && static_cast<size_t>(access.operand) == slot)
@@ -110,10 +126,34 @@ Span read_by(const Plan& plan, const TaskGraph& tasks, const ObkTask& task, size
     return all;
   }
   const size_t operand = slot - group.body.operands.size();
+  if (const auto& rows = work.dataflow ? work.dataflow->cache_rows : std::nullopt;
+      rows && slot >= rows->slot && slot < rows->slot + 3)
+    return new_row_reads(group.attention, *rows, task, slot - rows->slot);
   if (group.kind == GroupKind::kProduct) return operand == 0 ? Span{0, count} : Span{};
   if (group.kind == GroupKind::kAttention && operand < 3)
     return attention_reads(group.attention, task, static_cast<int>(operand));
+  if (group.kind == GroupKind::kAttention && operand == 3 &&
+      group.attention.mask.value != graph::kNone)
+    return mask_reads(group.attention, task);
   return {};
+}
+
+Span attention_reads(const stitch::AttentionTile& tile, const ObkTask& task, int operand) {
+  const int64_t plane = task.r0 / tile.queries, image = plane / tile.heads,
+                head = plane % tile.heads;
+  if (operand == 0) {
+    const int64_t at = tile.q.offset + image * tile.q.image + head * tile.q.head +
+                       task.r0 % tile.queries * tile.q.row;
+    return {at, at + (task.r1 - task.r0 - 1) * tile.q.row + tile.size};
+  }
+  const stitch::AttentionTile::Operand& from = operand == 1 ? tile.k : tile.v;
+  Span keys = keys_of_split(tile, task);
+  keys.low += in_place_keys_of(task);
+  const int64_t first = keys.low, end = keys.high;
+  const int64_t at = from.offset + image * from.image + head / tile.shared * from.head;
+  if (first >= end) return {};
+  return {at + first * from.row,
+          at + (end - 1) * from.row + (operand == 1 ? tile.size : tile.value_size)};
 }
 
 Span written_in_row(const Plan& plan, const TaskGraph& tasks, const Work& work, int buffer,

@@ -24,6 +24,10 @@ int64_t row_offset(const Nest& nest, const Access& access, int64_t row);
 /// nothing.
 Span read_by(const stitch::Plan& plan, const TaskGraph& tasks, const ObkTask& task, size_t slot);
 
+/// What one split of a head's keys reads of operand 0 (queries), 1 (keys) or 2 (values): of the
+/// latter what it does not read in place.
+Span attention_reads(const stitch::AttentionTile& tile, const ObkTask& task, int operand);
+
 /// What the body's stores write of buffer `buffer` in row `row`: columns [c0, c1).
 Span written_in_row(const stitch::Plan& plan, const TaskGraph& tasks, const Work& work, int buffer,
                     int64_t row, int64_t c0, int64_t c1);
@@ -35,7 +39,8 @@ int64_t count_of(const Buffer& buffer);
 /// spans.
 bool stores_neighbours(const Work& work, const stitch::Group& group, const Access& access);
 
-/// Whether a work reads an output of the program: nobody waits for what is stored there.
+/// Whether a work reads an output of the program: nobody waits for what is stored there. Caches that
+/// attention reads whether or not they are updated (find_cache_update) do not count.
 bool reads_an_output(const stitch::Plan& plan, const TaskGraph& tasks, const Work& work);
 
 }  // namespace obelisk::schedule

@@ -1,7 +1,10 @@
 #include "schedule/in_place_kv.h"
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 
+#include "kernels/common/blocks.h"
 #include "schedule/dataflow_spans.h"
 
 namespace obelisk::schedule {
@@ -68,15 +71,141 @@ Range copied_from(const stitch::Plan& plan, const TaskGraph& tasks, int b, int64
   return {};
 }
 
+/// Whether all elements of a buffer are one: a work stores the same value everywhere.
+bool is_one_value(const stitch::Plan& plan, const TaskGraph& tasks, int b) {
+  if (tasks.buffers[b].kind != BufferKind::kArena) return false;
+  const Work* writer = nullptr;
+  for (const Work& work : tasks.works)
+    for (const Step& step : plan.groups[work.group].body.steps)
+      if (step.kind == StepKind::kStore && work.buffers[step.slot] == b) {
+        if (writer) return false;
+        writer = &work;
+      }
+  if (!writer) return false;
+  const Group& group = plan.groups[writer->group];
+  if (group.kind != GroupKind::kStitched || group.body.steps.size() != 1) return false;
+  const std::function<bool(ExprId)> names_a_coordinate = [&](ExprId id) {
+    if (id == ops::kNoExpr) return false;
+    const ops::Expr& expr = group.body.exprs[id];
+    return expr.scalar == ops::Scalar::kCoord ||
+           std::any_of(std::begin(expr.args), std::end(expr.args), names_a_coordinate);
+  };
+  if (names_a_coordinate(group.body.steps.front().expr)) return false;
+  return std::all_of(writer->nest.accesses.begin(), writer->nest.accesses.end(),
+                     [](const Access& access) {
+                       return access.step >= 0 ||
+                              (access.affine &&
+                               std::all_of(access.strides.begin(), access.strides.end(),
+                                           [](int64_t stride) { return stride == 0; }));
+                     });
+}
+
+/// A scatter of one row of `size` elements into each of the matrices [keys, size] of a cache.
+struct RowScatter {
+  size_t work = 0;
+  int index = -1, rows = -1;  // buffers
+  int64_t index_at = 0, offset = 0;
+  int64_t matrices = 0, keys = 0, size = 0;
+};
+std::optional<RowScatter> row_scatter_to(const stitch::Plan& plan, const TaskGraph& tasks,
+                                         int cache) {
+  for (size_t w = 0; w < tasks.works.size(); ++w) {
+    const Work& work = tasks.works[w];
+    const Group& group = plan.groups[work.group];
+    if (group.kind != GroupKind::kBlock || group.in_place_of == graph::kNone ||
+        group.block.name != "scatter_elements" || group.block_inputs.size() != 3)
+      continue;
+    const auto buffer_of = [&](graph::ValueId value) {
+      const auto& operands = group.body.operands;
+      const auto at = std::find(operands.begin(), operands.end(), value);
+      return at == operands.end() ? -1 : work.buffers[static_cast<size_t>(at - operands.begin())];
+    };
+    if (work.buffers[group.body.operands.size() - 1] != cache) continue;
+    const stitch::BlockInput &index = group.block_inputs[1], &rows = group.block_inputs[2];
+    RowScatter found{.work = w,
+                     .index = buffer_of(index.value),
+                     .rows = buffer_of(rows.value),
+                     .index_at = index.offset,
+                     .offset = rows.offset};
+    ObkScatterElements p;
+    if (group.block.params.size() * sizeof(int64_t) < sizeof p) return {};
+    std::memcpy(&p, group.block.params.data(), sizeof p);
+    if (found.index < 0 || found.rows < 0 || p.fold != OBK_REPLACE || p.update_extent != 1 ||
+        p.stride <= 0 || !is_one_value(plan, tasks, found.index))
+      return {};
+    int64_t updates = 1;
+    for (int64_t d = 0; d < p.rank; ++d) updates *= p.update_shape[d];
+    const int64_t matrix = p.extent * p.stride, count = count_of(tasks.buffers[cache]);
+    if (matrix == 0 || updates != count / p.extent || updates % p.stride != 0) return {};
+    found.matrices = updates / p.stride, found.keys = p.extent, found.size = p.stride;
+    return found;
+  }
+  return {};
+}
+
 }  // namespace
+
+std::optional<CacheUpdate> find_cache_update(const stitch::Plan& plan, const TaskGraph& tasks,
+                                             const Work& attention) {
+  const Group& group = plan.groups[attention.group];
+  if (group.kind != GroupKind::kAttention) return {};
+  const stitch::AttentionTile& tile = group.attention;
+  CacheUpdate found;
+  for (size_t which = 0; which < 2; ++which) {
+    const stitch::AttentionTile::Operand& operand = which == 0 ? tile.k : tile.v;
+    const int cache = attention.buffers[group.body.operands.size() + 1 + which];
+    if (tasks.buffers[cache].kind != BufferKind::kOutput ||
+        tasks.buffers[cache].type.dtype != tile.type)
+      return {};
+    const auto scatter = row_scatter_to(plan, tasks, cache);
+    if (!scatter) return {};
+    const int64_t size = which == 0 ? tile.size : tile.value_size,
+                  heads = tile.heads / tile.shared;
+    if (scatter->keys != tile.keys || scatter->size != size || operand.offset != 0 ||
+        operand.row != size || operand.column != 1 || scatter->matrices != tile.images * heads ||
+        (heads > 1 && operand.head != tile.keys * size) ||
+        (tile.images > 1 && operand.image != heads * tile.keys * size) || scatter->offset % 8 != 0)
+      return {};
+    if (which == 1 && (scatter->index != found.index || scatter->index_at != found.rows.index_at))
+      return {};
+    found.index = scatter->index, found.rows.index_at = scatter->index_at;
+    found.rows.index_type = tasks.buffers[found.index].type.dtype;
+    (which == 0 ? found.new_keys : found.new_values) = scatter->rows;
+    (which == 0 ? found.rows.keys : found.rows.values) = {scatter->offset, heads * size, size};
+  }
+  return found;
+}
+
+bool updates_caches(const stitch::Plan& plan, const TaskGraph& tasks, size_t w) {
+  const Work& work = tasks.works[w];
+  const Group& group = plan.groups[work.group];
+  if (group.kind != GroupKind::kBlock || group.in_place_of == graph::kNone) return false;
+  const size_t output = group.body.operands.size() - 1;
+  for (size_t slot = 0; slot < output; ++slot)  // nobody waits for what others store in outputs
+    if (tasks.buffers[work.buffers[slot]].kind == BufferKind::kOutput) return false;
+  const int cache = work.buffers[output];
+  for (const Work& other : tasks.works) {
+    if (&other == &work) continue;
+    const Group& reader = plan.groups[other.group];
+    for (size_t slot = 0; slot < other.buffers.size(); ++slot) {
+      const int b = other.buffers[slot];
+      if (tasks.buffers[b].value == group.in_place_of &&
+          tasks.buffers[b].kind == BufferKind::kInput)
+        return false;
+      if (b != cache) continue;
+      if (slot < reader.body.operands.size() || !find_cache_update(plan, tasks, other))
+        return false;
+    }
+  }
+  return true;
+}
 
 std::optional<InPlaceKv> find_in_place_kv(const stitch::Plan& plan, const TaskGraph& tasks,
                                           const ObkTask& task) {
   const Work& work = tasks.works[task.work];
   const Group& group = plan.groups[work.group];
   const stitch::AttentionTile& tile = group.attention;
-  if (group.kind != GroupKind::kAttention || tile.kv_splits < 2 || tile.size != tile.value_size ||
-      tile.mask.value != graph::kNone)
+  if (group.kind != GroupKind::kAttention || tile.kv_splits < 2 || tile.size != tile.value_size)
     return {};
   for (const stitch::AttentionTile::Operand* operand : {&tile.q, &tile.k, &tile.v})
     if (operand->row % 8 != 0 || operand->offset % 8 != 0 || operand->head % 8 != 0 ||
@@ -87,11 +216,13 @@ std::optional<InPlaceKv> find_in_place_kv(const stitch::Plan& plan, const TaskGr
   whole.weight_group = 0;
   Range ranges[2];
   int64_t keys = 0;
+  const bool updated = work.dataflow && work.dataflow->cache_rows;
   for (size_t which = 0; which < 2; ++which) {
-    const size_t slot = group.body.operands.size() + 1 + which;
-    const Span reads = read_by(plan, tasks, whole, slot);
+    const int b = work.buffers[group.body.operands.size() + 1 + which];
+    const Span reads = attention_reads(tile, whole, static_cast<int>(1 + which));
     if (reads.empty()) return {};
-    ranges[which] = copied_from(plan, tasks, work.buffers[slot], reads.low);
+    ranges[which] = updated ? Range{reads.high - reads.low, reads.low, b}
+                            : copied_from(plan, tasks, b, reads.low);
     const int64_t here = std::min(ranges[which].elements, reads.high - reads.low) / tile.size;
     keys = which == 0 ? here : std::min(keys, here);
   }
@@ -104,7 +235,8 @@ std::optional<InPlaceKv> find_in_place_kv(const stitch::Plan& plan, const TaskGr
                      .k_offset = ranges[0].offset * element,
                      .v_offset = ranges[1].offset * element,
                      .k_buffer = ranges[0].buffer,
-                     .v_buffer = ranges[1].buffer};
+                     .v_buffer = ranges[1].buffer,
+                     .updated = updated};
   if (kv.row_bytes % kUnit != 0 || kv.row_bytes > kMostRow || kv.k_offset % kUnit != 0 ||
       kv.v_offset % kUnit != 0)
     return {};

@@ -14,7 +14,8 @@ Status Shadow::read_operands() {
     const Group& group = plan_.groups[work.group];
     if (stitch::calls_op(group.kind)) {
       for (const WorkAccess& access : accesses_of(graph_, plan_, work).reads)
-        TRY_STATUS(look_at_whole(w, work.buffers[access.slot], -1, access.value));
+        if (tasks_.buffers[work.buffers[access.slot]].reach == Reach::kAll)  // others: by task
+          TRY_STATUS(look_at_whole(w, work.buffers[access.slot], -1, access.value));
       continue;
     }
     const auto slot = static_cast<size_t>(work.operand_count(group));

@@ -79,8 +79,14 @@ Status Shadow::tags_at(size_t work, ValueId value, const std::vector<const Numbe
 Status Shadow::read(const ObkTask& task, int sm) {
   const Work& work = tasks_.works[task.work];
   const Group& group = plan_.groups[work.group];
-  if (stitch::calls_op(group.kind)) return ok_status();  // whole values, once a work
   if (tasks_.dataflow) TRY_STATUS(gather(task, sm));
+  if (stitch::calls_op(group.kind)) {
+    if (!tasks_.dataflow) return ok_status();  // whole values, once a work
+    for (const WorkAccess& access : accesses_of(graph_, plan_, work).reads)
+      if (tasks_.buffers[work.buffers[access.slot]].reach != Reach::kAll)
+        TRY_STATUS(look_at_whole(task.work, work.buffers[access.slot], sm, access.value));
+    return ok_status();
+  }
   const int64_t all = work.nest.row_count() * std::max<int64_t>(work.nest.column_count(), 1);
   const int64_t row_step =
       all > options_.most_points ? (all + options_.most_points - 1) / options_.most_points : 1;

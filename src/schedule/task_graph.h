@@ -129,8 +129,21 @@ struct Dataflow {
   bool replicated = false;  // each worker computes what it reads of it
   std::vector<bool>
       broadcasts;  // by the body's operand slot: what it stores there is broadcast to all workers
-  std::optional<DType> in_place_kv;  // of attention: its last two buffers are inputs of this type
+  std::optional<DType> in_place_kv;  // of attention: its last two buffers are ports of this type
                                      // that have keys and values (schedule/in_place_kv.h)
+  /// Of attention to caches that the run updates: the slot of the index of the new rows, behind it
+  /// those of the new keys and of the new values; where these lie, in elements.
+  struct NewRows {
+    size_t slot = 0;
+    DType index_type = DType::i64;
+    int64_t index_at = 0;
+    struct At {
+      int64_t offset = 0, image = 0, head = 0;
+      bool operator==(const At&) const = default;
+    } keys, values;
+    bool operator==(const NewRows&) const = default;
+  };
+  std::optional<NewRows> cache_rows;
 };
 
 /// One group in the program.

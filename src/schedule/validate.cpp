@@ -3,6 +3,7 @@
 
 #include "schedule/dataflow_check.h"
 #include "schedule/dataflow_spans.h"
+#include "schedule/in_place_kv.h"
 #include "schedule/storage_box.h"
 
 namespace obelisk::schedule {
@@ -162,7 +163,7 @@ Status check_in_place(const Graph& graph, const stitch::Plan& plan, const TaskGr
     const Work& work = tasks.works[w];
     const ValueId old = plan.groups[work.group].in_place_of;
     if (old == graph::kNone) continue;
-    if (tasks.dataflow)
+    if (tasks.dataflow && !updates_caches(plan, tasks, w))
       return refused(fmt::format("work {} of a dataflow program overwrites input %{}", w, old));
     const auto declared =
         std::find_if(plan.in_place.begin(), plan.in_place.end(),

@@ -1046,6 +1046,69 @@ TEST(Gangs, WordsAreRightUnderLoad) {
 
 // ---- contexts
 // ------------------------------------------------------------------------------------
+/// A token of a decoder with a fixed cache, which attention reads while it is updated: at the first
+/// and the last key, by an index that counts from the end, and by one that names no key.
+class FixedCache : public testing::TestWithParam<DType> {};
+TEST_P(FixedCache, EqualInterpreterWhereverTheNewRowIs) {
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  const DType type = GetParam();
+  constexpr int64_t kKeys = 333;
+  auto graph =
+      passes::merge_gates(graph::decoder_step(type, {.keys = kKeys, .fixed_cache = true}));
+  ASSERT_TRUE(graph.ok());
+  auto program = program_of(*graph, "mono", true);
+  ASSERT_TRUE(program->dataflow);
+  auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
+  ASSERT_TRUE(executable.ok()) << executable.error().text();
+  auto quick = load_cuda(program, {.cache_dir = "off"});
+  ASSERT_TRUE(quick.ok()) << quick.error().text();
+  for (const KernelReport& kernel : (*(*quick)->device()).kernels)
+    EXPECT_LE(kernel.spill_bytes, 64) << kernel.name << " spills registers to local memory";
+  auto context = (*executable)->context();
+  if (!context.ok()) {
+    ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
+    GTEST_SKIP() << "compiled, not run: " << context.error().text();
+  }
+  std::mt19937 random(7);
+  std::vector<Tensor> inputs;
+  for (graph::ValueId v : graph->inputs()) inputs.push_back(random_tensor(graph->type(v), random));
+  const char* wished = getenv("OBELISK_GPU_RUNS");
+  for (const int64_t place : {int64_t{0}, int64_t{100}, kKeys - 1, int64_t{-1}, kKeys + 5}) {
+    SCOPED_TRACE(place);
+    for (size_t k = 0; k < inputs.size(); ++k)
+      if (inputs[k].dtype() == DType::i64) inputs[k].set_int(0, place);
+    auto wanted = graph::interpret(*graph, inputs);
+    ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+    auto got = run(**context, *program, inputs);
+    ASSERT_TRUE(got.ok()) << got.error().text();
+    for (size_t output = 0; output < got->size(); ++output)
+      for (int64_t k = 0; k < (*got)[output].count(); ++k) {
+        const double a = (*got)[output].get_double(k), b = (*wanted)[output].get_double(k);
+        if (std::isnan(b)) {
+          ASSERT_TRUE(std::isnan(a)) << "output " << output << ", element " << k;
+          continue;
+        }
+        ASSERT_LE(std::fabs(a - b), (type == DType::f16 ? 1e-2 : 8e-2) * (1 + std::fabs(b)))
+            << "output " << output << ", element " << k;
+      }
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t)
+      threads.emplace_back([&] {
+        auto mine = (*executable)->context();
+        if (!mine.ok()) return void(++wrong);
+        for (int k = 0; k < (wished ? atoi(wished) : 50); ++k) {
+          auto again = run(**mine, *program, inputs);
+          if (!again.ok() || !same_bits(*got, *again)) ++wrong;
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, 0);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Types, FixedCache, testing::Values(DType::f16, DType::bf16),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
 /// A token of a decoder whose words carry their readiness from SM to SM (schedule/dataflow.h):
 /// right, and the same bits from run to run (OBELISK_GPU_RUNS of them) and in several contexts at
 /// once.

@@ -9,7 +9,8 @@ Status check_in_place_kv(const Program& program, const ObkTask& task) {
     return Error{
         Code::kBuild, "runtime",
         fmt::format("a task takes keys of {} bytes, {} a row, from {:#x}; wanted: whole rows of "
-                    "multiples of {} bytes up to {}, inside its last two operands, two inputs",
+                    "multiples of {} bytes up to {}, inside its last two operands, inputs or outputs "
+                    "that take their memory",
                     bytes, row, task.weights, obk::kGatherUnit, obk::kDataflowPageBytes),
         work.label, "compile the model again"};
   };
@@ -18,13 +19,17 @@ Status check_in_place_kv(const Program& program, const ObkTask& task) {
     return broken();
   for (size_t which = 0; which < 2; ++which) {
     const Place& place = work.operands[work.operands.size() - 2 + which];
-    if (place.kind != BufferKind::kInput || place.smem_copy >= 0 || place.index < 0 ||
-        place.index >= static_cast<int64_t>(program.inputs.size()))
+    const bool output = place.kind == BufferKind::kOutput;
+    const std::vector<Port>& ports = output ? program.outputs : program.inputs;
+    if ((place.kind != BufferKind::kInput && !output) || place.smem_copy >= 0 || place.index < 0 ||
+        place.index >= static_cast<int64_t>(ports.size()))
       return broken();
+    const Port& port = ports[static_cast<size_t>(place.index)];
+    if (output && !port.written_in_place()) return broken();
     const int64_t from =
         (which == 0 ? OBK_IN_PLACE_KEYS(&task) : OBK_IN_PLACE_VALUES(&task)) * obk::kGatherUnit;
     if (task.weights < 0 ||
-        from + bytes > program.inputs[static_cast<size_t>(place.index)].type.bytes())
+        from + bytes > port.type.bytes())
       return broken();
   }
   return ok_status();

@@ -145,6 +145,73 @@ TEST(Dataflow, KeysAreReadInPlace) {
   }
 }
 
+// A cache that the run updates is read where it lies, all of it, and the new row from where its
+// scatter takes it; the scatter runs where no attention to that cache does.
+TEST(Dataflow, ACacheIsReadBesideItsUpdate) {
+  constexpr int64_t kKeys = 320, kHeads = 8, kSize = 64;
+  const Table t = table(graph::decoder_step(DType::f16, {.keys = kKeys, .fixed_cache = true}));
+  ASSERT_TRUE(t.tasks.dataflow);
+  const Status valid = validate(t.graph, t.plan, t.tasks);
+  EXPECT_TRUE(valid.ok()) << valid.error().text();
+  int64_t keys = 0, updates = 0;
+  for (const std::vector<ObkTask>& list : t.tasks.lists) {
+    std::set<int> updated, read;
+    for (const ObkTask& task : list) {
+      const Work& work = t.tasks.works[task.work];
+      const stitch::Group& group = t.plan.groups[work.group];
+      if (group.kind == stitch::GroupKind::kBlock)
+        ++updates, updated.insert(work.buffers[group.body.operands.size() - 1]);
+      if (group.kind != stitch::GroupKind::kAttention) continue;
+      keys += in_place_keys_of(task);
+      ASSERT_TRUE(work.dataflow->cache_rows);
+      const size_t slot = work.dataflow->cache_rows->slot;
+      const Span rows = read_by(t.plan, t.tasks, task, slot + 2);
+      EXPECT_EQ(rows.high - rows.low, kSize);
+      EXPECT_EQ(rows.low % kSize, 0);
+      EXPECT_EQ(read_by(t.plan, t.tasks, task, slot).high, 1);
+      const size_t operand = group.body.operands.size();
+      read.insert({work.buffers[operand + 1], work.buffers[operand + 2]});
+      for (size_t k = 1; k <= 2; ++k) {
+        const Buffer& buffer = t.tasks.buffers[work.buffers[work.buffers.size() - k]];
+        EXPECT_EQ(buffer.kind, BufferKind::kOutput);
+        EXPECT_NE(t.graph.in_place_of(static_cast<size_t>(buffer.index)), graph::kNone);
+      }
+      EXPECT_EQ(read_by(t.plan, t.tasks, task, operand + 3).high -
+                    read_by(t.plan, t.tasks, task, operand + 3).low,
+                in_place_keys_of(task))
+          << "the mask of its keys";
+    }
+    for (const int cache : updated) EXPECT_EQ(read.count(cache), 0u);
+  }
+  EXPECT_EQ(keys, 2 * kHeads * kKeys);
+  EXPECT_GT(updates, 0);
+}
+
+// Who else reads the cache, before or after, would have to wait; and rows at several places are not
+// told by one index.
+TEST(Dataflow, OtherUsesOfACacheHaveBarriers) {
+  EXPECT_FALSE(
+      table(graph::decoder_step(DType::f16, {.fixed_cache = true, .places_differ = true}))
+          .tasks.dataflow);
+  EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.fixed_cache = true}), true, "cpu")
+                   .tasks.dataflow);
+  for (const bool old : {false, true}) {
+    graph::Graph graph = graph::decoder_step(DType::f16, {.layers = 1, .fixed_cache = true});
+    const auto by_name = [&](std::string_view name) {
+      for (const graph::ValueId v : graph.inputs())
+        if (graph.value(v).name == name) return v;
+      for (size_t k = 0; k < graph.outputs().size(); ++k)
+        if (graph.output_names()[k] == name) return graph.outputs()[k];
+      return graph::kNone;
+    };
+    graph.mark_output(
+        graph.must_add(ops::Op::Neg, {by_name(old ? "keys0" : "new_keys0")}), "negative");
+    const Table t = table(std::move(graph));
+    EXPECT_FALSE(t.tasks.dataflow) << old;
+    EXPECT_TRUE(validate(t.graph, t.plan, t.tasks).ok());
+  }
+}
+
 // Whatever the sizes, the table is one that nobody waits in for ever and in which all that is read
 // is there; most of these flow.
 TEST(Dataflow, TablesOfManySizesAreRight) {
@@ -302,6 +369,28 @@ TEST(Dataflow, ATableThatReadsWhatIsNotThereIsRefused) {
           << name << ": " << status.error().message;
     }
   };
+  const Tampering of_caches[] = {
+      {"new keys are another value's", "takes new keys from where they are not",
+       [](Table& t) {
+         Work& work = t.tasks.works[task_of(t, attends).work];
+         work.buffers[work.dataflow->cache_rows->slot + 1] = work.buffers[0];
+       }},
+      {"new values are another head's", "takes new keys from where they are not",
+       [](Table& t) {
+         ++t.tasks.works[task_of(t, attends).work].dataflow->cache_rows->values.offset;
+       }},
+      {"nobody puts new keys in their place", "does not keep them",
+       [](Table& t) { t.tasks.works[task_of(t, attends).work].dataflow->cache_rows.reset(); }},
+      {"keys of the cache are another head's", "does not keep them",
+       [](Table& t) { task_of(t, attends).weights += 64; }},
+      {"another work reads the cache", "overwrites input",
+       [](Table& t) {
+         const Work& attention = t.tasks.works[task_of(t, attends).work];
+         const int cache = attention.buffers.back();
+         t.tasks.works.back().buffers.push_back(cache);
+       }},
+  };
+  refuses_all(table(graph::decoder_step(DType::f16, {.fixed_cache = true})), of_caches);
   refuses_all(table(graph::decoder_step(DType::f16)), tamperings);
   refuses_all(table(graph::decoder_step(DType::f16), true, "cpu"), of_copies);
 }

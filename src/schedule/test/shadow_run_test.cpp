@@ -115,8 +115,8 @@ TEST(ShadowRun, TakesWhatTheScheduleMakes) {
         }
 }
 
-Table decoder() {
-  auto early = passes::copy_early_pieces(graph::decoder_step(DType::f16));
+Table decoder(const graph::DecoderSizes& sizes = {}) {
+  auto early = passes::copy_early_pieces(graph::decoder_step(DType::f16, sizes));
   CHECK(early.ok(), "{}", early.error().text());
   auto gates = passes::merge_gates(std::move(*early));
   CHECK(gates.ok(), "{}", gates.error().text());
@@ -124,10 +124,12 @@ Table decoder() {
 }
 
 TEST(ShadowRun, FollowsADataflowProgram) {
-  const Table t = decoder();
-  ASSERT_TRUE(t.tasks.dataflow);
-  const Status got = shadow(t);
-  EXPECT_TRUE(got.ok()) << got.error().text();
+  for (const bool fixed_cache : {false, true}) {
+    const Table t = decoder({.fixed_cache = fixed_cache});
+    ASSERT_TRUE(t.tasks.dataflow);
+    const Status got = shadow(t);
+    EXPECT_TRUE(got.ok()) << fixed_cache << ": " << got.error().text();
+  }
 }
 
 // ---- what is wrong ----

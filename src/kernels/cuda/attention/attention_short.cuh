@@ -58,9 +58,10 @@ struct InPlaceRows {
   __device__ __forceinline__ explicit InPlaceRows(const ObkAttention& g) : count((int)g.in_place) {
     ring.look();
   }
-  /* Rows of kSize, narrowed, to rows kPitch bytes apart. All threads. */
+  /* Rows of kSize, narrowed, to rows kPitch bytes apart; row `at` from `instead`, unless that is
+   * null: the caller's memory may have it by now or not. All threads. */
   template <int kSize, int kPitch, bool kTurn>
-  __device__ __forceinline__ void take(uint32_t to) {
+  __device__ __forceinline__ void take(uint32_t to, const void* instead, int64_t instead_at) {
     constexpr int kRow = kSize * kBytes, kPage = WeightPages::kPageBytes / kRow;
 #pragma unroll 1
     for (int first = 0; first < count; first += kPage) {
@@ -78,6 +79,12 @@ struct InPlaceRows {
       for (int i = 0; i < kEach; ++i) {
         const int n = i * 256 + threadIdx.x, row = first + n / kParts, part = n % kParts;
         if (n >= rows * kParts) break;
+        if (kBytes == 2 && instead && row == instead_at) {
+          const uint64_t* const from = (const uint64_t*)((const char*)instead + part * 16);
+          const uint64_t low = from[0], high = from[1];
+          x[i][0] = (uint32_t)low, x[i][1] = (uint32_t)(low >> 32), x[i][2] = (uint32_t)high,
+          x[i][3] = (uint32_t)(high >> 32);
+        }
         const uint32_t at = to + row * kPitch;
         if (kBytes == 4) {
           const int chunk = part / 2;
@@ -400,7 +407,8 @@ struct AttentionShort {
     [[maybe_unused]] InPlaceRows<kInPlace, kBfloat> in_place(g);
     [[maybe_unused]] NewValues added{g, begin, there};
     if constexpr (kInPlace >= 0)
-      added.read(threadIdx.x), in_place.template take<kSize, kSize * 2, kTurn>(base + kCut.k_at);
+      added.read(threadIdx.x), in_place.template take<kSize, kSize * 2, kTurn>(
+                                   base + kCut.k_at, g.new_key, g.new_at - begin);
     AttentionShort t;
     const int own = group * kCut.own;
     if (of_keys(place.scores)) leave_bias(place.scores, base + kCut.b_at, begin, there);
@@ -416,7 +424,8 @@ struct AttentionShort {
     if (!kAlone) t.leave_weights(base + kCut.p_at + row * kCut.p_pitch, own);
     t.clear_sums();
     if constexpr (kInPlace >= 0) {
-      in_place.template take<kValue, kCut.v_pitch, false>(base + kCut.v_at);
+      in_place.template take<kValue, kCut.v_pitch, false>(base + kCut.v_at, g.new_value,
+                                                          g.new_at - begin);
       in_place.close();
       added.put(base + kCut.v_at);
     }
