@@ -93,7 +93,7 @@ inline constexpr int kTurns = 6;       // packings after which gaps half as long
 inline constexpr size_t kMostOrdered = 4096;  // buffers; of more only the DAG keeps bytes apart
 inline constexpr int64_t kMostBroadcast = 32 << 10;  // bytes of a value that a dataflow program
                                                      // passes on
-inline constexpr int64_t kMostCopies = 48 << 10;     // bytes of all such copies of a worker
+inline constexpr int64_t kMostCopies = 64 << 10;     // bytes of all such copies of a worker
 inline constexpr int64_t kMostDataflowArena = 256 << 20;  // bytes: nothing of it is written twice
 inline constexpr int64_t kMostReplicated = 64 << 10;      // elements of a work that each worker
                                                           // computes for itself

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "passes/attention_parts.h"
+#include "passes/merge_equal.h"
 #include "passes/moves.h"
 #include "passes/rewrite.h"
 
@@ -242,7 +243,8 @@ Result<Graph> raise_attention(Graph graph, Remarks* remarks) {
   for (NodeId id : order) {
     if (graph.node(id).op == Op::MatMul) raise(graph, id, remarks);
   }
-  return tidy(std::move(graph), remarks);
+  // Layers share a mask, and each brought it into its attention's form.
+  return merge_equal(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes
