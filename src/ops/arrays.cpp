@@ -53,6 +53,8 @@ void write_ints(Tensor& tensor, std::span<const int64_t> values) {
   for (size_t n = 0; n < values.size(); ++n) tensor.set_int(n, values[n]);
 }
 
+int64_t to_int(double value) { return obelisk::get_int(&value, DType::f64, 0); }
+
 double stored(double value, DType dtype, Sums sums) {
   if (sums == Sums::kDouble || dtype == DType::f64) return value;
   uint64_t element = 0;
@@ -93,6 +95,7 @@ Fold::Fold(const Shape& shape, const std::vector<int64_t>& axes) {
   base = step = {0};
   for (size_t d = 0; d < shape.size(); ++d)
     if (shape[d] == 0) (is_folded(d) ? step : base).clear();
+  if (base.empty()) step.clear();
   for (size_t d = 0; d < shape.size(); ++d) {
     std::vector<int64_t>& offsets = is_folded(d) ? step : base;
     if (offsets.empty()) continue;

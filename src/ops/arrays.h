@@ -18,6 +18,9 @@ std::vector<int64_t> read_ints(const Tensor& tensor);
 void write_reals(Tensor& tensor, std::span<const double> values);
 void write_ints(Tensor& tensor, std::span<const int64_t> values);
 
+/// Truncated; what no int64_t holds becomes the lowest, as where a tensor of doubles is read.
+int64_t to_int(double value);
+
 /// A sum of elements in the order that they come.
 class Total {
  public:

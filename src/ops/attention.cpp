@@ -128,7 +128,8 @@ Result<AttentionShape> attention_shape(const Call& call) {
       return bad_call(call, "inputs of rank 3 without q_num_heads and kv_num_heads",
                       "set both attributes");
     }
-    if (q[2] % shape.q_heads || k[2] % shape.kv_heads || v[2] % shape.kv_heads) {
+    if (shape.q_heads > std::max<int64_t>(q[2], 1) || q[2] % shape.q_heads ||
+        k[2] % shape.kv_heads || v[2] % shape.kv_heads) {
       return bad_call(
           call, fmt::format("Q {}, K {}, V {} do not divide into {} and {} heads", to_string(q),
                             to_string(k), to_string(v), shape.q_heads, shape.kv_heads));
@@ -157,6 +158,9 @@ Result<AttentionShape> attention_shape(const Call& call) {
     return bad_call(call,
                     fmt::format("{} query heads share {} key heads", shape.q_heads, shape.kv_heads),
                     "the first must be a multiple of the second");
+  }
+  if (int64_t columns = 0; __builtin_mul_overflow(shape.q_heads, shape.v_head, &columns)) {
+    return bad_call(call, fmt::format("{} heads of {} elements", shape.q_heads, shape.v_head));
   }
   if (call.has(kPastKey) != call.has(kPastValue)) {
     return bad_call(call, "only one of past_key and past_value", "give both or neither");
@@ -217,7 +221,8 @@ Result<Types> infer_attention(const Call& call) {
 Cost cost_attention(const Call& call) {
   const AttentionShape shape = *attention_shape(call);
   Cost cost = cost_move(call);
-  const auto scores = static_cast<double>(element_count(shape.scores()));
+  double scores = 1;
+  for (int64_t extent : shape.scores()) scores *= static_cast<double>(extent);
   cost.flops = {scores * (2.0 * static_cast<double>(shape.head + shape.v_head) + 5)};
   return cost;
 }

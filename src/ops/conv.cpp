@@ -30,7 +30,8 @@ Result<ConvShape> common_shape_of(const Call& call, int x, int w) {
   shape.groups = call.attrs.get_int("group", 1);
   shape.batch = shape.x[0];
   shape.inputs = shape.x[1];
-  if (shape.groups < 1 || shape.inputs % shape.groups != 0) {
+  if (shape.groups < 1 || shape.groups > std::max<int64_t>(shape.inputs, 1) ||
+      shape.inputs % shape.groups != 0) {
     return bad_call(call, fmt::format("{} channels in {} groups", shape.inputs, shape.groups));
   }
   shape.group_inputs = shape.inputs / shape.groups;
@@ -71,8 +72,8 @@ void fill_columns(const ConvShape& shape, const double* x, int64_t begin, int64_
       bool inside = true;
       for (int axis = 0; axis < last; ++axis) {
         const int64_t position = window.position(axis, out[axis], k[axis]);
-        inside &= position >= 0 && position < window.in[axis];
-        row = row * window.in[axis] + position;
+        inside = inside && position >= 0 && position < window.in[axis];
+        if (inside) row = row * window.in[axis] + position;
       }
       const int64_t first = window.position(last, out[last], k[last]);
       const int64_t stride = window.strides[last], extent = window.in[last];
@@ -243,6 +244,8 @@ Result<ConvShape> conv_transpose_shape(const Call& call) {
   TRY(const Shape extra, spatial_attr(call, "output_padding", rank, 0, 0));
   const bool shaped = call.attrs.has("output_shape");
   TRY(Shape wanted, spatial_attr(call, "output_shape", rank, 0, 0));
+  TRY_STATUS(check_bounded(
+      call, {window.out, window.kernel, window.strides, window.dilations, pads, extra, wanted}));
   const std::string mode = call.attrs.get_string("auto_pad", "NOTSET");
   const bool same = mode == "SAME_UPPER" || mode == "SAME_LOWER";
   if (!same && mode != "NOTSET" && mode != "VALID" && !mode.empty()) {

@@ -90,10 +90,15 @@ std::vector<int32_t> expand_conv_transpose(const Call& call, Expander& expander)
   const int rank = shape.window.rank();
   std::vector<PhaseAxis> axes;
   int64_t phases = 1, taps = 1;
+  const double most = static_cast<double>(machine::thresholds::kWastedTaps) *
+                      static_cast<double>(shape.window.kernel_count());
   std::vector<int64_t> pads(2 * rank), dilations, kernel;
   for (int d = 0; d < rank; ++d) {
     const auto axis = phase_axis(shape.window, d);
     if (!axis) return {};
+    // With more taps of zero phases do not pay.
+    const double more = static_cast<double>(axis->phases) * static_cast<double>(axis->taps);
+    if (static_cast<double>(phases * taps) * more > most) return {};
     axes.push_back(*axis);
     phases *= axis->phases;
     taps *= axis->taps;
@@ -101,8 +106,6 @@ std::vector<int32_t> expand_conv_transpose(const Call& call, Expander& expander)
     dilations.push_back(axis->dilation);
     kernel.push_back(axis->taps);
   }
-  // With more taps of zero phases do not pay.
-  if (phases * taps > machine::thresholds::kWastedTaps * shape.window.kernel_count()) return {};
 
   Steps steps(expander);
   std::vector<Steps::Value> inputs{steps.in(0),

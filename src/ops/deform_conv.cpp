@@ -1,5 +1,6 @@
 // DeformConv: every element of the window is read at its place plus an offset from a tensor, by
 // linear interpolation between the 2^d corners; corners outside of the input count as zero.
+#include <algorithm>
 #include <cmath>
 
 #include "ops/arrays.h"
@@ -22,7 +23,8 @@ Result<DeformShape> deform_shape(const Call& call) {
   TRY(deform.conv, conv_shape(call, kX, kW));
   const ConvShape& conv = deform.conv;
   deform.offset_groups = call.attrs.get_int("offset_group", 1);
-  if (deform.offset_groups < 1 || conv.inputs % deform.offset_groups != 0) {
+  if (deform.offset_groups < 1 || deform.offset_groups > std::max<int64_t>(conv.inputs, 1) ||
+      conv.inputs % deform.offset_groups != 0) {
     return bad_call(
         call, fmt::format("{} channels in {} offset groups", conv.inputs, deform.offset_groups));
   }
@@ -32,8 +34,17 @@ Result<DeformShape> deform_shape(const Call& call) {
     shape.insert(shape.end(), conv.window.out.begin(), conv.window.out.end());
     return shape;
   };
-  const int64_t points = deform.offset_groups * conv.window.kernel_count();
-  const Shape offset = wanted(points * conv.window.rank()), mask = wanted(points);
+  const int rank = conv.window.rank();
+  constexpr int kMostAxes = 8;  // chosen: a place has 2^rank corners
+  if (rank > kMostAxes)
+    return unsupported_call(call, fmt::format("{} spatial axes", rank),
+                            fmt::format("at most {} are supported", kMostAxes));
+  int64_t points = 0, offsets = 0;
+  if (__builtin_mul_overflow(deform.offset_groups, conv.window.kernel_count(), &points) ||
+      __builtin_mul_overflow(points, rank, &offsets))
+    return bad_call(call, fmt::format("{} offset groups of a kernel {}", deform.offset_groups,
+                                      to_string(conv.window.kernel)));
+  const Shape offset = wanted(offsets), mask = wanted(points);
   if (call.in(kOffset).shape != offset) {
     return bad_call(call, fmt::format("offset {}, wanted {}", to_string(call.in(kOffset).shape),
                                       to_string(offset)));

@@ -16,6 +16,33 @@ bool has(const Letters& letters, int letter) {
   return std::find(letters.begin(), letters.end(), letter) != letters.end();
 }
 
+// The letters of the output and of the operands behind `index`.
+Letters needed_after(const EinsumPlan& plan, int index) {
+  Letters needed;
+  for (int letter = 0; letter < plan.output_rank; ++letter) needed.push_back(letter);
+  for (size_t later = index + 1; later < plan.operands.size(); ++later) {
+    needed.insert(needed.end(), plan.operands[later].begin(), plan.operands[later].end());
+  }
+  return needed;
+}
+
+// Whether what is joined stays as small as a tensor may be: "a,b,c,ad,bd,cd->" has a step [a,b,c].
+bool joins_are_tensors(const EinsumPlan& plan) {
+  Letters joined = plan.operands[0];
+  for (int next = 1; next < static_cast<int>(plan.operands.size()); ++next) {
+    const Letters& other = plan.operands[next];
+    joined.insert(joined.end(), other.begin(), other.end());
+    std::sort(joined.begin(), joined.end());
+    joined.erase(std::unique(joined.begin(), joined.end()), joined.end());
+    const Letters needed = needed_after(plan, next);
+    std::erase_if(joined, [&](int letter) { return !has(needed, letter); });
+    double count = 1;
+    for (int letter : joined) count *= static_cast<double>(plan.extents[letter]);
+    if (count > 0x1p40) return false;
+  }
+  return true;
+}
+
 // A value whose axes are distinct letters; every axis has its letter's full extent.
 struct Lettered {
   Steps::Value value;
@@ -132,19 +159,15 @@ std::vector<int32_t> expand_einsum(const Call& call, Expander& expander) {
   for (size_t letter = plan.output_rank; letter < uses.size(); ++letter) {
     contracts = contracts || uses[letter] > 1;
   }
-  if (!contracts || element_count(plan.extents) == 0) return {};
+  const bool empty = std::count(plan.extents.begin(), plan.extents.end(), 0) > 0;
+  if (!contracts || empty || !joins_are_tensors(plan)) return {};
 
   EinsumSteps steps(plan, expander);
   Letters output;
   for (int letter = 0; letter < plan.output_rank; ++letter) output.push_back(letter);
   Lettered joined = steps.operand(0);
-  for (int next = 1; next < call.arity(); ++next) {
-    Letters needed = output;
-    for (int later = next + 1; later < call.arity(); ++later) {
-      needed.insert(needed.end(), plan.operands[later].begin(), plan.operands[later].end());
-    }
-    joined = steps.join(joined, steps.operand(next), needed);
-  }
+  for (int next = 1; next < call.arity(); ++next)
+    joined = steps.join(joined, steps.operand(next), needed_after(plan, next));
   return {steps.ordered(steps.summed(joined, {}, output), output).value};
 }
 

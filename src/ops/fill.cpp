@@ -122,8 +122,9 @@ std::optional<Loop> loop_eye_like(const Call& call, int) {
   auto start = start_loop(call.out().shape);
   auto& exprs = start.loop.exprs;
   const DType type = compute_type(call.out().dtype);
-  const ExprId on_diagonal =
-      exprs.eq(exprs.add(start.coords[0], call.attrs.get_int("k", 0)), start.coords[1]);
+  // Compared with k alone: row + k could overflow.
+  const ExprId on_diagonal = exprs.eq(exprs.sub(start.coords[1], start.coords[0]),
+                                      exprs.integer(call.attrs.get_int("k", 0)));
   const ExprId one = type == DType::i64 ? exprs.integer(1) : exprs.constant(type, 1);
   start.loop.body = exprs.select(on_diagonal, one, zero_of(exprs, type));
   return start.loop;
@@ -197,8 +198,7 @@ Status reference_one_hot(const Call& call, std::span<const Tensor* const> inputs
     const auto off = units.get(0), on = units.get(1);
     for (int64_t i = 0, count = to.count(); i < count; ++i) units.put(i, off);
     for (int64_t i = 0, count = indices.count(); i < count; ++i) {
-      int64_t index = is_float(indices.dtype()) ? static_cast<int64_t>(indices.get_double(i))
-                                                : indices.get_int(i);
+      int64_t index = indices.get_int(i);
       if (index < 0) index += hot.depth;
       if (index < 0 || index >= hot.depth) continue;
       units.put((i / inner * hot.depth + index) * inner + i % inner, on);
@@ -232,7 +232,7 @@ std::optional<Loop> loop_trilu(const Call& call, int) {
     k = exprs.cast(exprs.load(1, call.in(1).dtype, first), DType::i64);
   }
   const ExprId row = start.coords[rank - 2], column = start.coords[rank - 1];
-  const ExprId offset = exprs.sub(column, row);  // compared with k alone: row + k could overflow
+  const ExprId offset = exprs.sub(column, row);  // compared with k alone, as above
   const ExprId kept =
       call.attrs.get_int("upper", 1) != 0 ? exprs.le(k, offset) : exprs.le(offset, k);
   start.loop.body = exprs.load(0, dtype, start.coords, kept, zero_of(exprs, dtype));

@@ -16,7 +16,9 @@ Result<int64_t> gather_axis(const Call& call) {
 }
 
 Status check_extent(const Call& call, int64_t axis, const Type& output) {
-  if (call.in(0).shape[axis] == 0 && output.count() > 0) {
+  // How many elements the output has need be no integer yet.
+  const bool wants = std::find(output.shape.begin(), output.shape.end(), 0) == output.shape.end();
+  if (call.in(0).shape[axis] == 0 && wants) {
     return bad_call(call, fmt::format("reads along axis {} of {}, which is empty", axis,
                                       to_string(call.in(0).shape)));
   }

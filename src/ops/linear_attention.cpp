@@ -1,5 +1,6 @@
 // LinearAttention: for every token the state is decayed (gated rules), the value corrected by what
 // the state already says of the key (delta rules), their outer product written, and the query read.
+#include <algorithm>
 #include <cmath>
 
 #include "ops/arrays.h"
@@ -26,7 +27,8 @@ Result<LinearAttentionShape> linear_attention_shape(const Call& call) {
         "the first must be a multiple of the second");
   }
   if (q.size() != 3 || k.size() != 3 || v.size() != 3 || k[0] != q[0] || v[0] != q[0] ||
-      k[1] != q[1] || v[1] != q[1] || q[2] % shape.q_heads || v[2] % shape.kv_heads ||
+      shape.q_heads > std::max<int64_t>(q[2], 1) || k[1] != q[1] || v[1] != q[1] ||
+      q[2] % shape.q_heads || v[2] % shape.kv_heads ||
       k[2] != q[2] / shape.q_heads * shape.kv_heads) {
     return bad_call(call,
                     fmt::format("query {}, key {}, value {} for {} and {} heads", to_string(q),
@@ -37,6 +39,9 @@ Result<LinearAttentionShape> linear_attention_shape(const Call& call) {
   shape.length = q[1];
   shape.key = q[2] / shape.q_heads;
   shape.value = v[2] / shape.kv_heads;
+  if (int64_t columns = 0; __builtin_mul_overflow(shape.q_heads, shape.value, &columns)) {
+    return bad_call(call, fmt::format("{} heads of {} elements", shape.q_heads, shape.value));
+  }
   const std::string rule = call.attrs.get_string("update_rule", "gated_delta");
   shape.gated = rule == "gated" || rule == "gated_delta";
   shape.corrected = rule == "delta" || rule == "gated_delta";
@@ -88,7 +93,8 @@ Result<Types> infer_linear_attention(const Call& call) {
 Cost cost_linear_attention(const Call& call) {
   const LinearAttentionShape shape = *linear_attention_shape(call);
   Cost cost = cost_move(call);
-  const auto state = static_cast<double>(shape.batch * shape.length * shape.key * shape.value);
+  const double state = static_cast<double>(shape.batch) * static_cast<double>(shape.length) *
+                       static_cast<double>(shape.key) * static_cast<double>(shape.value);
   cost.flops = {state * (5.0 * static_cast<double>(shape.kv_heads) +
                          2.0 * static_cast<double>(shape.q_heads))};
   return cost;

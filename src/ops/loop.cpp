@@ -119,7 +119,7 @@ ExprId Exprs::constant(DType dtype, double value) {
     return intern({.scalar = Scalar::kConst, .dtype = type, .real = round_to(type, value, false)});
   return intern({.scalar = Scalar::kConst,
                  .dtype = type,
-                 .integer = wrap(type, static_cast<int64_t>(value))});
+                 .integer = convert({value, 0}, DType::f64, type, false).integer});
 }
 
 ExprId Exprs::integer(int64_t value) {
@@ -274,11 +274,15 @@ struct LinearSum {
   int64_t constant = 0;
 };
 
+// As integers at run time, constants of a model among them, sums wrap.
+int64_t plus(int64_t x, int64_t y) { return binary_int(Scalar::kAdd, x, y, DType::i64); }
+int64_t times(int64_t x, int64_t y) { return binary_int(Scalar::kMul, x, y, DType::i64); }
+
 void add_term(LinearSum& sum, ExprId atom, int64_t coefficient) {
   auto it = std::lower_bound(sum.terms.begin(), sum.terms.end(), atom,
                              [](auto& t, ExprId a) { return t.first < a; });
   if (it != sum.terms.end() && it->first == atom) {
-    it->second += coefficient;
+    it->second = plus(it->second, coefficient);
     if (it->second == 0) sum.terms.erase(it);
   } else if (coefficient != 0) {
     sum.terms.insert(it, {atom, coefficient});
@@ -288,15 +292,15 @@ void add_term(LinearSum& sum, ExprId atom, int64_t coefficient) {
 void flatten(const Exprs& exprs, ExprId id, int64_t scale, LinearSum& sum) {
   const Expr& expr = exprs[id];
   if (expr.scalar == Scalar::kConst) {
-    sum.constant += scale * expr.integer;
+    sum.constant = plus(sum.constant, times(scale, expr.integer));
   } else if (expr.scalar == Scalar::kAdd) {
     flatten(exprs, expr.args[0], scale, sum);
     flatten(exprs, expr.args[1], scale, sum);
   } else if (expr.scalar == Scalar::kSub) {
     flatten(exprs, expr.args[0], scale, sum);
-    flatten(exprs, expr.args[1], -scale, sum);
+    flatten(exprs, expr.args[1], times(scale, -1), sum);
   } else if (expr.scalar == Scalar::kMul && exprs[expr.args[1]].scalar == Scalar::kConst) {
-    flatten(exprs, expr.args[0], scale * exprs[expr.args[1]].integer, sum);
+    flatten(exprs, expr.args[0], times(scale, exprs[expr.args[1]].integer), sum);
   } else {
     add_term(sum, id, scale);
   }
@@ -421,9 +425,9 @@ ExprId Exprs::simplify(Expr expr) {
         const ExprId quotient = div(mod_expr.args[0], k);
         auto it = std::find_if(sum.terms.begin(), sum.terms.end(),
                                [&](auto& t) { return t.first == quotient; });
-        if (it == sum.terms.end() || it->second != coefficient * k) continue;
-        add_term(sum, quotient, -coefficient * k);
-        add_term(sum, atom, -coefficient);
+        if (it == sum.terms.end() || it->second != times(coefficient, k)) continue;
+        add_term(sum, quotient, times(times(coefficient, k), -1));
+        add_term(sum, atom, times(coefficient, -1));
         flatten(*this, mod_expr.args[0], coefficient, sum);
         again = true;
         break;
@@ -544,7 +548,7 @@ std::optional<Affine> affine(const Exprs& exprs, ExprId id, int domain_rank) {
   for (auto [atom, coefficient] : sum.terms) {
     const Expr& expr = exprs[atom];
     if (expr.scalar != Scalar::kCoord || expr.slot >= domain_rank) return std::nullopt;
-    result.strides[expr.slot] += coefficient;
+    result.strides[expr.slot] = plus(result.strides[expr.slot], coefficient);
   }
   return result;
 }

@@ -1,6 +1,7 @@
 #include "ops/matmul.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/arrays.h"
 #include "ops/dtype_set.h"
@@ -61,7 +62,7 @@ GemmShape gemm_shape(const Call& call) {
   return shape;
 }
 
-bool is_whole(double value) { return value == static_cast<double>(static_cast<int64_t>(value)); }
+bool is_whole(double value) { return std::fabs(value) < 0x1p63 && value == std::trunc(value); }
 
 }  // namespace
 
@@ -308,8 +309,7 @@ Status reference_gemm(const Call& call, std::span<const Tensor* const> inputs,
       out[element] = static_cast<int64_t>(scaled + added);
     } else {
       const double value = alpha * real(out[element]) + (biased ? beta * real(c[offsets[0]]) : 0);
-      out[element] = value >= 0x1p63 ? static_cast<int64_t>(static_cast<uint64_t>(value))
-                                     : static_cast<int64_t>(value);
+      set_double(&out[element], DType::u64, 0, value);
     }
   });
   write_ints(outputs[0], out);

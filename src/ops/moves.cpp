@@ -99,11 +99,11 @@ int64_t wrapped_index(int64_t index, int64_t extent) {
 
 Result<std::vector<int64_t>> normalize_axes(const Call& call, std::vector<int64_t> axes,
                                             int64_t rank) {
+  std::vector<bool> named(static_cast<size_t>(rank));
   for (int64_t& axis : axes) {
     TRY(axis, normalize_axis(call, axis, rank));
-    if (std::count(axes.data(), &axis, axis) > 0) {
-      return bad_call(call, fmt::format("axis {} is named twice", axis));
-    }
+    if (named[axis]) return bad_call(call, fmt::format("axis {} is named twice", axis));
+    named[axis] = true;
   }
   return axes;
 }
@@ -117,7 +117,9 @@ Result<DType> dtype_attr(const Call& call, std::string_view name, DType otherwis
 
 int64_t product(const Shape& shape, int begin, int end) {
   int64_t count = 1;
-  for (int axis = begin; axis < end; ++axis) count *= shape[axis];
+  // Beyond all integers only beside an extent of 0, where no element is looked for.
+  for (int axis = begin; axis < end; ++axis)
+    if (__builtin_mul_overflow(count, shape[axis], &count)) count = 0;
   return count;
 }
 

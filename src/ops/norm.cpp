@@ -2,12 +2,14 @@
 // norm_reference.cpp.
 #include "ops/norm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "ops/dtype_set.h"
 #include "ops/expand_steps.h"
+#include "ops/moves.h"
 
 namespace obelisk::ops {
 namespace {
@@ -116,7 +118,7 @@ Result<Types> infer_group_norm(const Call& call) {
   TRY_STATUS(check_channel_norm(call, 1, 2));
   TRY_STATUS(stash_dtype(call));
   const int64_t groups = call.attrs.get_int("num_groups", 0), channels = call.in(0).shape[1];
-  if (groups <= 0 || channels % groups != 0) {
+  if (groups <= 0 || groups > std::max<int64_t>(channels, 1) || channels % groups != 0) {
     return bad_call(call,
                     fmt::format("num_groups = {} does not divide {} channels", groups, channels));
   }
@@ -140,8 +142,7 @@ Result<Types> infer_batch_norm(const Call& call) {
 
 Result<Types> infer_mean_variance_norm(const Call& call) {
   TRY_STATUS(check_dtype(call, 0, kFloats));
-  for (int64_t axis : call.attrs.get_ints("axes", {0, 2, 3}))
-    TRY_STATUS(normalize_axis(call, axis, call.in(0).rank()));
+  TRY_STATUS(normalize_axes(call, call.attrs.get_ints("axes", {0, 2, 3}), call.in(0).rank()));
   return Types{call.in(0)};
 }
 
@@ -155,7 +156,11 @@ Result<Types> infer_lrn(const Call& call) {
 
 Cost cost_norm(const Call& call) {
   Cost cost = cost_reduce(call);
-  cost.flops = {8.0 * static_cast<double>(call.in(0).count())};
+  double each = 8;
+  if (call.op == Op::LRN)
+    each += 2 * static_cast<double>(
+                    std::min(call.attrs.get_int("size", 1), call.in(0).shape[1]));  // the window
+  cost.flops = {each * static_cast<double>(call.in(0).count())};
   return cost;
 }
 

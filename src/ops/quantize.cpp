@@ -241,7 +241,8 @@ Status reference_dynamic_quantize(const Call&, std::span<const Tensor* const> in
     high = std::max(high, static_cast<float>(value));
   }
   const float scale = (high == low ? 1.0f : high - low) / 255.0f;
-  const float zero = std::nearbyint(std::clamp(0.0f - low / scale, 0.0f, 255.0f));
+  const float below = 0.0f - low / scale;  // NaN beside an infinity
+  const float zero = std::isnan(below) ? 0 : std::nearbyint(std::clamp(below, 0.0f, 255.0f));
   for (size_t n = 0; n < x.size(); ++n) {
     const float level = std::nearbyint(static_cast<float>(x[n]) / scale) + zero;
     outputs[0].set_int(

@@ -11,6 +11,7 @@ namespace obelisk::ops {
 namespace {
 
 constexpr int64_t kLargest = int64_t{1} << 40;  // of any extent
+constexpr double kFarthest = 1 << 20;           // chosen, of a region's ends: places stay integers
 
 std::vector<double> to_doubles(const Tensor& tensor) {
   std::vector<double> values;
@@ -104,6 +105,11 @@ Status read_axis_lists(const Call& call, int64_t rank, std::vector<int64_t>& axe
   if (roi.size() != 2 * axes.size()) {
     return bad_call(call, fmt::format("roi of {} for {} axes", roi.size(), axes.size()));
   }
+  for (double end : roi) {
+    if (!(std::fabs(end) <= kFarthest))
+      return bad_call(call, fmt::format("roi contains {}", end),
+                      fmt::format("an end lies within {} times the input", kFarthest));
+  }
   return ok_status();
 }
 
@@ -178,6 +184,10 @@ Result<ResizePlan> resize_plan(const Call& call) {
       return bad_call(call,
                       fmt::format("axis {} is empty and cannot grow to {}", axes[i], axis.to));
     }
+    // Each output reads from / (scale * from) neighbours; only of a region may these be more.
+    if (plan.antialias && axis.to > 0 && axis.scale * from < 0.5) {
+      return bad_call(call, fmt::format("scale {} of axis {} with antialias", axis.scale, axes[i]));
+    }
     if (axis.from == axis.to && axis.scale == 1 && begin == 0 && end == 1) {
       continue;  // the identity, whatever the mapping
     }
@@ -191,6 +201,15 @@ Result<Types> infer_resize(const Call& call) {
   Type type = call.in(0);
   for (int axis = 0; axis < type.rank(); ++axis) type.shape[axis] = plan.axes[axis].to;
   return Types{type};
+}
+
+bool has_loop(const ResizePlan& plan) {
+  constexpr auto kMostBlended = 6;  // axes: 64 neighbours
+  if (plan.mode == ResizeMode::kNearest) return true;
+  if (plan.antialias || plan.exclude_outside) return false;
+  return plan.mode == ResizeMode::kCubic ||
+         std::count_if(plan.axes.begin(), plan.axes.end(),
+                       [](const ResizeAxis& axis) { return !axis.same(); }) <= kMostBlended;
 }
 
 Cost cost_resize(const Call& call) {

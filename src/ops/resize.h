@@ -12,7 +12,8 @@ namespace obelisk::ops {
 
 Result<Types> infer_resize(const Call& call);
 Cost cost_resize(const Call& call);
-/// Nothing for antialias and exclude_outside, whose weights need a sum of their own: these expand.
+/// Nothing for antialias and exclude_outside, whose weights need a sum of their own, and for many
+/// axes at once: these expand.
 std::optional<Loop> loop_resize(const Call& call, int output);
 std::vector<int32_t> expand_resize(const Call& call, Expander& expander);
 Status reference_resize(const Call&, std::span<const Tensor* const> inputs,
@@ -51,6 +52,9 @@ struct ResizePlan {
   std::vector<ResizeAxis> axes;  // one per axis of the input
 };
 Result<ResizePlan> resize_plan(const Call& call);
+/// Not so antialias and exclude_outside, and linear along many axes, of which an output reads two
+/// neighbours each.
+bool has_loop(const ResizePlan& plan);
 
 /// The neighbours of a place and their weights. Indices may lie outside [0, from): the edge then
 /// stands in.

@@ -57,10 +57,8 @@ TapTable tap_table(const ResizePlan& plan, const ResizeAxis& axis, DType dtype, 
 
 std::vector<int32_t> expand_resize(const Call& call, Expander& expander) {
   const ResizePlan plan = resize_plan(call).value();
-  const bool has_loop =
-      !plan.antialias && (!plan.exclude_outside || plan.mode == ResizeMode::kNearest);
   const Type& out = call.out();
-  if (has_loop || out.count() == 0) return {};
+  if (has_loop(plan) || out.count() == 0) return {};
   Steps s(expander);
   const bool whole = !is_float(out.dtype);
   const DType type =

@@ -72,8 +72,9 @@ std::optional<ExprId> as_ratio(Exprs& exprs, const ResizeAxis& axis, ExprId coor
 }
 
 ExprId nearest_index(Exprs& exprs, const ResizePlan& plan, const ResizeAxis& axis, ExprId coord) {
+  constexpr int64_t kMostTried = 1 << 22;  // chosen, of coordinates; no product overflows either
   std::vector<int64_t> indices;
-  for (int64_t x = 0; x < axis.to; ++x) {
+  for (int64_t x = 0; x < axis.to && axis.to <= kMostTried; ++x) {
     indices.push_back(
         std::clamp<int64_t>(resize_taps(plan, axis, axis.place(x)).first, 0, axis.from - 1));
   }
@@ -82,7 +83,7 @@ ExprId nearest_index(Exprs& exprs, const ResizePlan& plan, const ResizeAxis& axi
       {axis.from - 1, axis.to - 1},
       {std::llround(std::ldexp(std::fabs(axis.numerator / axis.denominator), 20)), 1 << 20}};
   for (auto [p, r] : ratios) {
-    if (p > 0 && r > 0 && p < int64_t{1} << 31) {
+    if (!indices.empty() && p > 0 && r > 0 && p < int64_t{1} << 31) {
       if (auto index = as_ratio(exprs, axis, coord, indices, p, r)) {
         return axis.crops ? clamped(exprs, *index, axis.from) : *index;
       }
@@ -137,19 +138,11 @@ ExprId stored(Exprs& exprs, ExprId value, DType type, DType dtype) {
   return exprs.cast(whole, compute_type(dtype));
 }
 
-ExprId constant_in(Exprs& exprs, DType dtype, double value) {
-  const DType type = compute_type(dtype);
-  return type == DType::i64 ? exprs.integer(static_cast<int64_t>(value))
-                            : exprs.constant(type, value);
-}
-
 }  // namespace
 
 std::optional<Loop> loop_resize(const Call& call, int) {
   const ResizePlan plan = resize_plan(call).value();
-  if (plan.antialias || (plan.exclude_outside && plan.mode != ResizeMode::kNearest)) {
-    return std::nullopt;
-  }
+  if (!has_loop(plan)) return std::nullopt;
   const Shape& to = call.out().shape;
   const DType dtype = call.in(0).dtype;
   Shape domain = to;
@@ -171,12 +164,12 @@ std::optional<Loop> loop_resize(const Call& call, int) {
   auto or_extrapolation = [&](ExprId value) {
     return inside == kNoExpr
                ? value
-               : exprs.select(inside, value, constant_in(exprs, dtype, plan.extrapolation));
+               : exprs.select(inside, value, exprs.constant(dtype, plan.extrapolation));
   };
 
   if (plan.mode == ResizeMode::kNearest) {
     for (int d : resized) at[d] = nearest_index(exprs, plan, plan.axes[d], start.coords[d]);
-    const ExprId fill = inside == kNoExpr ? kNoExpr : constant_in(exprs, dtype, plan.extrapolation);
+    const ExprId fill = inside == kNoExpr ? kNoExpr : exprs.constant(dtype, plan.extrapolation);
     start.loop.body = exprs.load(0, dtype, std::move(at), inside, fill);
     return start.loop;
   }

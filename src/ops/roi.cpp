@@ -2,11 +2,24 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/arrays.h"
 #include "ops/moves.h"
 #include "ops/sample.h"
 #include "ops/window.h"
 
 namespace obelisk::ops {
+
+namespace {
+
+constexpr int64_t kMostSampling = 1 << 10;  // chosen: a million samples of one bin
+constexpr double kFar = 1 << 30;            // anything beyond is outside every image
+
+/// A place that is data, NaN among them, as an integer.
+int64_t whole(double place) {
+  return to_int(std::isnan(place) ? -kFar : std::clamp(place, -kFar, kFar));
+}
+
+}  // namespace
 
 Result<Types> infer_roi_align(const Call& call) {
   const Shape& image = call.in(0).shape;
@@ -20,6 +33,10 @@ Result<Types> infer_roi_align(const Call& call) {
                     "[N,C,H,W], [R,4] and [R]");
   }
   if (element_count(image) == 0 && rois[0] > 0) return bad_call(call, "the image is empty");
+  const int64_t sampling = call.attrs.get_int("sampling_ratio", 0);
+  if (sampling > kMostSampling)
+    return bad_call(call,
+                    fmt::format("sampling_ratio {}, wanted at most {}", sampling, kMostSampling));
   return Types{{call.in(0).dtype, {rois[0], image[1], height, width}}};
 }
 
@@ -39,7 +56,9 @@ Result<Types> infer_max_roi_pool(const Call& call) {
 
 Cost cost_roi(const Call& call) {
   Cost cost = cost_move(call);
-  cost.flops.count = 32 * static_cast<double>(call.out().count());
+  const auto sampling =
+      static_cast<double>(std::max<int64_t>(call.attrs.get_int("sampling_ratio", 0), 2));
+  cost.flops.count = 8 * sampling * sampling * static_cast<double>(call.out().count());
   return cost;
 }
 
@@ -81,6 +100,8 @@ Status reference_roi_align(const Call& call, std::span<const Tensor* const> inpu
   const bool half_pixel =
       call.attrs.get_string("coordinate_transformation_mode", "half_pixel") == "half_pixel";
   const bool takes_max = call.attrs.get_string("mode", "avg") == "max";
+  constexpr double kMostSamples = 1 << 28;  // chosen: where a region says how many, some seconds
+  double taken = 0;
   for (int64_t roi = 0; roi < to.shape()[0]; ++roi) {
     double edge[4];  // x1, y1, x2, y2
     for (int i = 0; i < 4; ++i)
@@ -92,9 +113,14 @@ Status reference_roi_align(const Call& call, std::span<const Tensor* const> inpu
     }
     const double bin_height = roi_height / static_cast<double>(rows);
     const double bin_width = roi_width / static_cast<double>(columns);
-    const int64_t grid_rows = sampling > 0 ? sampling : static_cast<int64_t>(std::ceil(bin_height));
-    const int64_t grid_columns =
-        sampling > 0 ? sampling : static_cast<int64_t>(std::ceil(bin_width));
+    const int64_t grid_rows = sampling > 0 ? sampling : whole(std::ceil(bin_height));
+    const int64_t grid_columns = sampling > 0 ? sampling : whole(std::ceil(bin_width));
+    if (grid_rows > 0 && grid_columns > 0)
+      taken += static_cast<double>(rows * columns) * static_cast<double>(grid_rows) *
+               static_cast<double>(grid_columns);
+    if (taken > kMostSamples)
+      return unsupported_call(call, fmt::format("more than {} samples of the image", kMostSamples),
+                              "set sampling_ratio");
     const int64_t batch = wrapped_index(inputs[2]->get_int(roi), image.shape()[0]);
     for (int64_t bin = 0; bin < rows * columns; ++bin) {
       std::vector<Corners> samples;
@@ -144,11 +170,8 @@ Status reference_max_roi_pool(const Call& call, std::span<const Tensor* const> i
     return std::pair{std::clamp<int64_t>(low, 0, extent), std::clamp<int64_t>(high, 0, extent)};
   };
   for (int64_t roi = 0; roi < to.shape()[0]; ++roi) {
-    auto edge = [&](int i) {
-      return static_cast<int64_t>(std::round(rois.get_double(roi * 5 + i) * scale));
-    };
-    const int64_t batch =
-        wrapped_index(static_cast<int64_t>(rois.get_double(roi * 5)), image.shape()[0]);
+    auto edge = [&](int i) { return whole(std::round(rois.get_double(roi * 5 + i) * scale)); };
+    const int64_t batch = wrapped_index(rois.get_int(roi * 5), image.shape()[0]);
     const int64_t roi_width = std::max<int64_t>(edge(3) - edge(1) + 1, 1);
     const int64_t roi_height = std::max<int64_t>(edge(4) - edge(2) + 1, 1);
     for (int64_t channel = 0; channel < channels; ++channel) {
@@ -191,6 +214,9 @@ Result<Shape> unpooled_shape(const Call& call) {
   for (size_t axis = 0; axis < spatial; ++axis) {
     shape.push_back((from[axis + 2] - 1) * strides[axis] - pads[axis] - pads[axis + spatial] +
                     kernel[axis]);
+    if (shape.back() < 0)
+      return bad_call(call,
+                      fmt::format("axis {} would have the extent {}", axis + 2, shape.back()));
   }
   return shape;
 }

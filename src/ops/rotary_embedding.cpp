@@ -1,5 +1,7 @@
 // RotaryEmbedding: with angle a of its position, a pair (x, y) becomes (cos a x - sin a y, sin a x
 // + cos a y). Pairs are neighbours (interleaved) or lie half of the rotated part apart.
+#include <algorithm>
+
 #include "ops/arrays.h"
 #include "ops/attention.h"
 #include "ops/dtype_set.h"
@@ -25,7 +27,7 @@ Result<RotaryShape> rotary_shape(const Call& call) {
     rotary.batch = x[0];
     rotary.length = x[1];
     rotary.heads = call.attrs.get_int("num_heads", 0);
-    if (rotary.heads < 1 || x[2] % rotary.heads != 0) {
+    if (rotary.heads < 1 || rotary.heads > std::max<int64_t>(x[2], 1) || x[2] % rotary.heads != 0) {
       return bad_call(call,
                       fmt::format("an input {} with num_heads = {}", to_string(x), rotary.heads),
                       "set num_heads to a divisor of the last extent");

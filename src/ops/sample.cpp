@@ -270,7 +270,7 @@ Status reference_col2im(const Call& call, std::span<const Tensor* const> inputs,
         for (size_t d = 0; d < spatial; ++d) {
           const int64_t at = block[d] * fold.strides[d] + tap[d] * fold.dilations[d] - fold.pads[d];
           inside = inside && at >= 0 && at < fold.image[d];
-          target += at * strides[d + 2];
+          if (inside) target += at * strides[d + 2];
         }
         if (inside) sums[target] += from.get_double(source);
         ++source;

@@ -243,7 +243,16 @@ Result<Types> infer_non_max_suppression(const Call& call) {
   }
   for (int input = 0; input < call.arity(); ++input) {
     if (call.has(input) && !call.constant(input)) return depends_on_data(call, "all inputs");
+    if (input >= 2 && call.has(input) && call.in(input).count() != 1)
+      return bad_call(
+          call, fmt::format("input {} is {}, wanted a scalar", input, to_string(call.in(input))));
   }
+  constexpr double kMostPairs = 1 << 30;  // chosen: some seconds
+  const double most = call.has(2) ? static_cast<double>(call.constant(2)->get_int(0)) : 0;
+  const auto count = static_cast<double>(scores[2]);
+  if (static_cast<double>(call.in(1).count()) * std::min(count, most) > kMostPairs)
+    return unsupported_call(
+        call, fmt::format("up to {} boxes of each of {} scores", most, to_string(scores)));
   const auto kept = kept_boxes(call, call.constants);
   return Types{{DType::i64, {static_cast<int64_t>(kept.size()), 3}}};
 }

@@ -5,6 +5,7 @@
 #include <complex>
 #include <numbers>
 
+#include "ops/arrays.h"
 #include "ops/expand.h"
 #include "ops/expand_steps.h"
 #include "ops/moves.h"
@@ -102,6 +103,11 @@ Result<Types> infer_mel_weight_matrix(const Call& call) {
   TRY(const int64_t length, known_int(call, 1, "dft_length"));
   TRY(const DType dtype, dtype_attr(call, "output_datatype", DType::f32));
   if (bins < 0 || length < 0) return bad_call(call, fmt::format("{} bins of {}", bins, length));
+  for (int input : {2, 3, 4}) {
+    if (call.in(input).count() != 1)
+      return bad_call(
+          call, fmt::format("input {} is {}, wanted a scalar", input, to_string(call.in(input))));
+  }
   return Types{{dtype, {length / 2 + 1, bins}}};
 }
 
@@ -115,24 +121,28 @@ Status reference_mel_weight_matrix(const Call&, std::span<const Tensor* const> i
   auto to_mel = [](double hertz) { return 2595 * std::log10(1 + hertz / 700); };
   const double low = to_mel(inputs[3]->get_double(0)), high = to_mel(inputs[4]->get_double(0));
   const double step = (high - low) / static_cast<double>(bins + 2);
+  constexpr double kFar = 0x1p50;  // rates and frequencies are data: any number
   std::vector<int64_t> edge;
   for (int64_t i = 0; i < bins + 2; ++i) {
     const double hertz = 700 * (std::pow(10, (static_cast<double>(i) * step + low) / 2595) - 1);
-    edge.push_back(
-        static_cast<int64_t>(std::floor(static_cast<double>(length + 1) * hertz / rate)));
+    const double place = std::floor(static_cast<double>(length + 1) * hertz / rate);
+    edge.push_back(to_int(std::isnan(place) ? -kFar : std::clamp(place, -kFar, kFar)));
   }
+  const int64_t rows = to.shape()[0];
   for (int64_t bin = 0; bin < bins; ++bin) {
     auto set = [&](int64_t row, double value) {
-      if (row >= 0 && row < to.shape()[0]) to.set_double(row * bins + bin, value);
+      if (row >= 0 && row < rows) to.set_double(row * bins + bin, value);
     };
     const int64_t left = edge[bin], center = edge[bin + 1], right = edge[bin + 2];
     const auto rise = static_cast<double>(center - left),
                fall = static_cast<double>(right - center);
     if (rise == 0) set(center, 1);
-    for (int64_t row = left; rise > 0 && row <= center; ++row) {
+    for (int64_t row = std::max<int64_t>(left, 0); rise > 0 && row <= std::min(center, rows - 1);
+         ++row) {
       set(row, static_cast<double>(row - left) / rise);
     }
-    for (int64_t row = center; fall > 0 && row < right; ++row) {
+    for (int64_t row = std::max<int64_t>(center, 0); fall > 0 && row < std::min(right, rows);
+         ++row) {
       set(row, static_cast<double>(right - row) / fall);
     }
   }
@@ -291,7 +301,11 @@ std::optional<Loop> loop_dft(const Call& call, int) {
 
 namespace {
 
-constexpr int64_t kLargestMatrix = 1 << 22;  // elements; beyond it weights would outgrow the work
+constexpr double kLargestMatrix = 1 << 22;  // elements; beyond it weights would outgrow the work
+
+double matrix_elements(int64_t rows, int64_t columns) {
+  return static_cast<double>(rows) * static_cast<double>(columns);
+}
 
 // [inputs * parts, outputs * out_parts]: what part p of sample n gives to part q of bin k.
 // `weights`: of each sample.
@@ -325,7 +339,8 @@ std::vector<int32_t> expand_dft(const Call& call, Expander& expander) {
   const bool to_real = plan.onesided && plan.inverse;
   const int64_t used = std::min(from[plan.axis], to_real ? plan.length / 2 + 1 : plan.length);
   const int64_t parts = from.back(), out_parts = to.back(), bins = to[plan.axis];
-  if (used * parts * bins * out_parts > kLargestMatrix || call.out().count() == 0) return {};
+  if (matrix_elements(used * parts, bins * out_parts) > kLargestMatrix || call.out().count() == 0)
+    return {};
   std::vector<double> weights(used, plan.inverse ? 1 / static_cast<double>(plan.length) : 1);
   for (int64_t n = 1; to_real && n < used; ++n) {
     if (2 * n != plan.length) weights[n] *= 2;
@@ -464,7 +479,9 @@ std::optional<Loop> loop_stft(const Call& call, int) {
 std::vector<int32_t> expand_stft(const Call& call, Expander& expander) {
   const StftPlan plan = stft_plan(call).value();
   const int64_t batch = call.in(0).shape[0], parts = call.in(0).shape[2];
-  if (plan.length * parts * plan.bins * 2 > kLargestMatrix || call.out().count() == 0) return {};
+  if (matrix_elements(plan.length * parts, plan.bins * 2) > kLargestMatrix ||
+      call.out().count() == 0)
+    return {};
   Steps s(expander);
   Tensor samples = Tensor::allocate({DType::i64, {plan.frames, plan.length}});
   for (int64_t i = 0; i < samples.count(); ++i) {

@@ -13,23 +13,26 @@ Types same_type(const Call& call, Shape shape) { return {{call.in(0).dtype, std:
 
 // ---- Slice --------------------------------------------------------------------------------------
 
-// Along an axis, output i is input start + i * step.
+// Along an axis, output i is input start + i * step. A step that is not made is 1: it may be any
+// integer.
 struct Range {
   int64_t start = 0, step = 1, count = 0;
 };
 
 Range clamp_range(int64_t start, int64_t end, int64_t step, int64_t extent) {
-  if (extent == 0) return {0, step, 0};
+  if (extent == 0) return {};
   auto from_end = [&](int64_t at) { return at < 0 ? at + extent : at; };
   if (step > 0) {
     start = std::clamp<int64_t>(from_end(start), 0, extent);
     end = std::clamp<int64_t>(from_end(end), 0, extent);
-    return {start, step, end > start ? (end - start - 1) / step + 1 : 0};
+    const int64_t count = end > start ? (end - start - 1) / step + 1 : 0;
+    return {start, count > 1 ? step : 1, count};
   }
   start = std::clamp<int64_t>(from_end(start), 0, extent - 1);
   end = std::clamp<int64_t>(from_end(end), -1, extent - 1);
   // The step may be the least integer, whose negation does not exist.
-  return {start, step, start > end ? (end - start + 1) / step + 1 : 0};
+  const int64_t count = start > end ? (end - start + 1) / step + 1 : 0;
+  return {start, count > 1 ? step : 1, count};
 }
 
 Result<std::vector<Range>> slice_ranges(const Call& call) {
@@ -293,7 +296,11 @@ Result<Types> infer_space_to_depth(const Call& call) {
     return bad_call(
         call, fmt::format("{} is not a multiple of {} high and wide", to_string(from), block));
   }
-  return same_type(call, {from[0], from[1] * block * block, from[2] / block, from[3] / block});
+  int64_t channels = 0;
+  if (__builtin_mul_overflow(from[1], block * block, &channels)) {
+    return bad_call(call, fmt::format("{} channels of {} squared", from[1], block));
+  }
+  return same_type(call, {from[0], channels, from[2] / block, from[3] / block});
 }
 
 std::optional<Loop> loop_depth_to_space(const Call& call, int) {

@@ -61,6 +61,9 @@ Result<Window> window_of(const Call& call, const Shape& in, const Shape& kernel)
       return bad_call(
           call, fmt::format("a kernel {} on spatial extents {}", to_string(kernel), to_string(in)));
   }
+  if (!checked_element_count(kernel))
+    return bad_call(call,
+                    fmt::format("a kernel {}: no integer counts its elements", to_string(kernel)));
   TRY(window.strides, spatial_attr(call, "strides", rank, 1, 1));
   TRY(window.dilations, spatial_attr(call, "dilations", rank, 1, 1));
   TRY(const Shape pads, spatial_attr(call, "pads", 2 * rank, 0, -kLargest));

@@ -48,8 +48,8 @@ void each_in_window(const Window& window, const std::vector<int64_t>& out_at, Vi
     bool inside = true;
     for (int axis = 0; axis < rank; ++axis) {
       const int64_t at = window.position(axis, out_at[axis], k[axis]);
-      inside &= at >= 0 && at < window.in[axis];
-      position = position * window.in[axis] + at;
+      inside = inside && at >= 0 && at < window.in[axis];
+      if (inside) position = position * window.in[axis] + at;
     }
     if (inside) visit(position, flat);
     for (int axis = rank - 1; axis >= 0; --axis) {

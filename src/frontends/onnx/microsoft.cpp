@@ -128,10 +128,10 @@ void import_rotary_embedding(Site& site) {
   const int64_t batch = shape[0], length = shape.size() == 4 ? shape[2] : shape[1];
   Item positions = site.in(1);
   if (positions.type.count() == 1) {  // a single offset: positions offset, offset + 1, ...
-    std::vector<int64_t> steps(length);
-    for (int64_t at = 0; at < length; ++at) steps[at] = at;
-    const Item row = site.emit(
-        "Add", {site.reshape(positions, {1, 1}), site.reshape(site.vector(steps), {1, length})});
+    const auto number = [&](int64_t value) { return Item::of(tensor_of({value}).reshaped({})); };
+    const Item steps = site.emit("Range", {number(0), number(length), number(1)});
+    const Item row =
+        site.emit("Add", {site.reshape(positions, {1, 1}), site.reshape(steps, {1, length})});
     positions = site.expand(row, {batch, length});
   }
   ops::Attrs attrs;

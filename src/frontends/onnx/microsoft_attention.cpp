@@ -134,7 +134,8 @@ void import_group_query_attention(Site& site) {
     return site.refuse("smooth_softmax is not supported");
   const int64_t heads = site.attrs.get_int("num_heads", 0);
   const int64_t kv_heads = site.attrs.get_int("kv_num_heads", 0);
-  if (heads <= 0 || kv_heads <= 0 || heads % kv_heads != 0)
+  constexpr int64_t kMostHeads = INT64_MAX / 3;  // packed, there are up to three times as many
+  if (heads <= 0 || heads > kMostHeads || kv_heads <= 0 || heads % kv_heads != 0)
     return site.contradict(fmt::format("{} heads share {} of keys and values", heads, kv_heads));
   const bool packed = !site.has(kKey);
   if (!is_split(site, kQuery, packed ? heads + 2 * kv_heads : heads, "a query")) return;
@@ -155,9 +156,9 @@ void import_group_query_attention(Site& site) {
   if (has_past && (site.rank(kPastKey) != 4 || site.rank(kPastValue) != 4))
     return site.contradict("the past is not [batch, heads, length, size]");
   const int64_t past = has_past ? site.shape(kPastKey)[2] : 0;
-  if (longest.size() != 1 || longest[0] < length || longest[0] > kMostPositions)
-    return site.contradict(fmt::format("{} new tokens, and a total length of {}", length,
-                                       longest.empty() ? 0 : longest[0]));
+  if (longest.size() != 1 || longest[0] < length || std::max(past, longest[0]) > kMostPositions)
+    return site.contradict(fmt::format("{} new tokens, a past of {}, and a total length of {}",
+                                       length, past, longest.empty() ? 0 : longest[0]));
   const int64_t total = std::max(past, longest[0]);
   const bool first = longest[0] == length;  // nobody has a past
   if (!site.in(kLengths).is_tensor() || site.shape(kLengths).empty() ||
@@ -167,7 +168,7 @@ void import_group_query_attention(Site& site) {
   // How many rows each sentence has already: [B].
   const bool alike = first || batch == 1;  // the longest is everybody's
   const Item begins =
-      alike ? site.vector(std::vector<int64_t>(static_cast<size_t>(batch), longest[0] - length))
+      alike ? site.filled(DType::i64, {batch}, static_cast<double>(longest[0] - length))
             : site.emit("Add", {site.cast(site.reshape(site.in(kLengths), {batch}), DType::i64),
                                 site.scalar(DType::i64, static_cast<double>(1 - length))});
   const Item positions =

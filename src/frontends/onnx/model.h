@@ -208,11 +208,13 @@ Result<Model> read_model_bytes(std::string_view bytes, std::shared_ptr<const voi
 Result<Tensor> decode(const Model& model, const TensorDef& tensor);
 Result<Tensor> decode(const Model& model, const SparseTensorDef& tensor);
 
-/// Checks extents and their product. Errors: kBadModel when negative, kMemory beyond kMaxElements.
+/// Checks extents and their product. Errors: kBadModel when negative, kMemory beyond kMaxElements,
+/// kUnsupported beyond kMostAxes.
 /// Everything that this frontend lets into a graph has passed it.
 Status check_extents(const Shape& shape, std::string_view what);
 inline constexpr int64_t kMaxElements =
-    int64_t{1} << 36;  // 256 GiB of f32: larger than any tensor of a device
+    int64_t{1} << 36;                    // 256 GiB of f32: larger than any tensor of a device
+inline constexpr size_t kMostAxes = 64;  // as in numpy
 
 Error bad_model(std::string message, std::string node = "", std::string hint = "");
 

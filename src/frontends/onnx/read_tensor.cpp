@@ -238,6 +238,10 @@ ElementType to_element_type(DType dtype) {
 }
 
 Status check_extents(const Shape& shape, std::string_view what) {
+  if (shape.size() > kMostAxes)
+    return Error{Code::kUnsupported, "frontends",
+                 fmt::format("{} has {} axes, more than {}", what, shape.size(), kMostAxes), "",
+                 "check the shape, or the values that it is computed from"};
   int64_t count = 1;
   for (const int64_t extent : shape) {
     if (extent < 0)

@@ -11,6 +11,16 @@ const std::vector<Item>* list_of(Site& site, int input) {
   return nullptr;
 }
 
+/// Elements of a list are no lists: nested by a loop they would be deeper than the stack.
+bool is_flat(Site& site, const Items& elements) {
+  for (const Item& element : elements) {
+    if (!element.list) continue;
+    site.contradict("an element of the sequence is no tensor");
+    return false;
+  }
+  return true;
+}
+
 /// A position in a list of `size`, from the front; the end when not given.
 std::optional<int64_t> position(Site& site, int input, int64_t size, int64_t most) {
   if (!site.has(input)) return most;
@@ -27,7 +37,9 @@ std::optional<int64_t> position(Site& site, int input, int64_t size, int64_t mos
 
 void import_sequence_empty(Site& site) { site.finish(Item::sequence({})); }
 
-void import_sequence_construct(Site& site) { site.finish(Item::sequence(site.inputs)); }
+void import_sequence_construct(Site& site) {
+  if (is_flat(site, site.inputs)) site.finish(Item::sequence(site.inputs));
+}
 
 void import_sequence_at(Site& site) {
   const auto* list = list_of(site, 0);
@@ -41,7 +53,7 @@ void import_sequence_insert(Site& site) {
   if (!list) return;
   const auto size = static_cast<int64_t>(list->size());
   const auto at = position(site, 2, size, size);
-  if (!at) return;
+  if (!at || !is_flat(site, {site.in(1)})) return;
   if (size >= site.importer.options().max_iterations)
     return site.refuse("the sequence grows too long");
   Items items = *list;
@@ -126,10 +138,14 @@ void import_sequence_map(Site& site) {
     for (size_t result = 0; result < results.size(); ++result)
       results[result].push_back((*outputs)[result]);
   }
-  for (Items& items : results) site.outputs.push_back(Item::sequence(std::move(items)));
+  for (Items& items : results) {
+    if (!is_flat(site, items)) return;
+    site.outputs.push_back(Item::sequence(std::move(items)));
+  }
 }
 
 void import_optional(Site& site) {
+  if (site.in(0).kind == Item::Kind::kOptional) return site.contradict("it takes an optional");
   site.finish(Item::optional(site.has(0) ? Items{site.in(0)} : Items{}));
 }
 

@@ -10,12 +10,12 @@ void import_binary(Site& site) {
     if (site.attrs.get_int("broadcast", 0) != 0 && site.attrs.has("axis")) {
       const int64_t axis = site.attrs.get_int("axis", 0);
       const int64_t start = axis < 0 ? axis + site.rank(0) : axis;
-      const int64_t behind = site.rank(0) - start - site.rank(1);
-      if (start < 0 || behind < 0)
+      const int64_t last = site.rank(0) - site.rank(1);
+      if (start < 0 || start > last)
         return site.contradict(fmt::format("axis {} does not lay {} along {}", axis,
                                            to_string(site.shape(1)), to_string(site.shape(0))));
       Shape shape = site.shape(1);
-      shape.insert(shape.end(), behind, 1);
+      shape.insert(shape.end(), last - start, 1);
       site.inputs[1] = site.reshape(site.in(1), shape);
     }
     site.attrs.erase("broadcast");
@@ -59,9 +59,13 @@ void import_cast(Site& site) {
     if (known == name) number = type;
   }
   const std::optional<DType> dtype = ops::dtype_of_number(number);
-  if (!dtype && !to_dtype(static_cast<ElementType>(number)))
-    return site.refuse(fmt::format("casts to {}", to_string(static_cast<ElementType>(number))),
-                       "only numbers and booleans can be run");
+  if (!dtype) {
+    const auto type = static_cast<ElementType>(number);
+    const bool fits = static_cast<int64_t>(type) == number;
+    return site.refuse(
+        fmt::format("casts to {}", fits ? to_string(type) : fmt::format("element type {}", number)),
+        "only numbers and booleans can be run");
+  }
   site.attrs.set("to", number);
   if (site.in(0).is_tensor() && site.type(0).dtype == *dtype) return site.finish(site.in(0));
   site.pass_through();

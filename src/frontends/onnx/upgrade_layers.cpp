@@ -105,7 +105,12 @@ void import_upsample(Site& site) {
 
 /// Version 1 had a real p.
 void import_lp_pool(Site& site) {
-  if (site.attrs.has("p")) site.attrs.set("p", static_cast<int64_t>(site.attrs.get_float("p", 2)));
+  if (site.attrs.has("p")) {
+    const double p = site.attrs.get_float("p", 2);
+    if (!(p >= 1 && p <= 0x1p31))
+      return site.contradict(fmt::format("p = {}, wanted at least 1", p));
+    site.attrs.set("p", static_cast<int64_t>(p));
+  }
   site.pass_through();
 }
 

@@ -17,7 +17,7 @@ struct Vectorizer {
   /// f32 [rows, count]. Between neighbours of an n-gram 0 to `most_skipped` tokens are skipped.
   Item occurrences(int64_t n, int64_t start, int64_t count) {
     Item total;
-    for (int64_t skipped = 0; skipped <= (n == 1 ? 0 : most_skipped); ++skipped) {
+    for (int64_t skipped = 0; skipped <= (n == 1 ? 0 : most_skipped) && site.ok(); ++skipped) {
       const int64_t step = skipped + 1, places = length - (n - 1) * step;
       if (places <= 0) break;
       Item match;

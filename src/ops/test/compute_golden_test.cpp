@@ -113,6 +113,20 @@ TEST(ComputeGolden, Convolutions) {
                 {tensor(f32, {1, 1, 1}, {543}), tensor(f32, {1, 1, 2}, {4, 5})});
 }
 
+TEST(ComputeGolden, WindowsFarOutside) {
+  const int64_t far = int64_t{1} << 31;
+  const Attrs attrs = Attrs()
+                          .set("dilations", Ints{far, 1, 1})
+                          .set("strides", Ints{far, far, far})
+                          .set("auto_pad", std::string("SAME_UPPER"));
+  const Tensor x = tensor(f32, {1, 1, 1, 2, 2}, {1, 2, 3, 4});
+  expect_golden("a convolution, whose kernel has one element inside",
+                {Op::Conv, attrs, {x, tensor(f32, {1, 1, 3, 1, 1}, {10, 100, 1000})}},
+                {tensor(f32, {1, 1, 1, 1, 1}, {100})});
+  expect_golden("a pool", {Op::MaxPool, Attrs(attrs).set("kernel_shape", Ints{3, 1, 1}), {x}},
+                {tensor(f32, {1, 1, 1, 1, 1}, {1})});
+}
+
 TEST(ComputeGolden, Pools) {
   const Tensor image = counting(f32, {1, 1, 3, 3});
   const Attrs square = Attrs().set("kernel_shape", Ints{2, 2}).set("strides", Ints{2, 2});
@@ -289,6 +303,28 @@ TEST(ComputeGolden, Refusals) {
               HasSubstr("SAME_UPPER"));
   EXPECT_THAT(refusal({Op::MaxPool, Attrs().set("kernel_shape", Ints{2}), {zeros({1, 3, 8, 8})}}),
               HasSubstr("kernel_shape [2]"));
+  const int64_t far = int64_t{1} << 31;
+  EXPECT_THAT(refusal({Op::MaxPool,
+                       Attrs()
+                           .set("kernel_shape", Ints{far, far, far})
+                           .set("auto_pad", std::string("SAME_UPPER")),
+                       {zeros({1, 3, 1, 1, 1})}}),
+              HasSubstr("no integer counts its elements"));
+  EXPECT_THAT(refusal({Op::ConvTranspose,
+                       Attrs().set("group", int64_t{1} << 62),
+                       {zeros({1, 0, 5}), zeros({0, 4, 3})}}),
+              HasSubstr("0 channels in 4611686018427387904 groups"));
+  EXPECT_THAT(refusal({Op::ConvTranspose,
+                       Attrs().set("strides", Ints{far}),
+                       {zeros({1, 1, 5}), zeros({1, 4, 3})}}),
+              HasSubstr("[2147483648]: an extent, step or pad beyond 2^30"));
+  EXPECT_THAT(refusal({Op::DeformConv,
+                       Attrs().set("offset_group", int64_t{1} << 62),
+                       {zeros({1, 0, 5}), zeros({4, 0, 3}), zeros({1, 6, 3})}}),
+              HasSubstr("0 channels in 4611686018427387904 offset groups"));
+  const Shape ones(11, 1);
+  EXPECT_THAT(refusal({Op::DeformConv, {}, {zeros(ones), zeros(ones), zeros(ones)}}),
+              HasSubstr("9 spatial axes"));
   EXPECT_THAT(refusal({Op::Attention, {}, {zeros({1, 2, 8}), zeros({1, 2, 8}), zeros({1, 2, 8})}}),
               HasSubstr("q_num_heads"));
   EXPECT_THAT(refusal({Op::LSTM,

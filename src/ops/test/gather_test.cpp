@@ -78,6 +78,21 @@ TEST(Gather, ReverseSequence) {
     check({Op::ReverseSequence, {random_tensor(dtype, {5, 3, 2}, 0, 2), ints({3}, {5, 2, 4})}});
 }
 
+TEST(Gather, ManyIndicesIntoNothing) {
+  const int64_t many = int64_t{1} << 36;
+  const Type nothing{DType::f32, {0, int64_t{1} << 30}};
+  for (const auto& [op, shape] :
+       {std::pair(Op::Gather, Shape{many}), std::pair(Op::GatherND, Shape{many, 1})}) {
+    const Type indices{DType::i64, shape};
+    const Attrs attrs;
+    const auto types = infer({op, attrs, {&nothing, &indices}, {nullptr, nullptr}});
+    ASSERT_FALSE(types.ok());
+    EXPECT_NE(types.error().text().find("axis 0 of [0,1073741824], which is empty"),
+              std::string::npos)
+        << types.error().text();
+  }
+}
+
 TEST(Gather, CompressNeedsItsCondition) {
   const Tensor x = floats({3, 2}, {1, 2, 3, 4, 5, 6}), which = tensor_of(DType::b1, {3}, {0, 1, 1});
   check(
@@ -118,6 +133,11 @@ TEST(Fill, ConstantOfShapeRangeEyeLike) {
          {counting(DType::i32, {3, 2})},
          Attrs().set("k", int64_t{-2}).set("dtype", number_of_dtype(DType::f64)),
          {floats({3, 2}, {0, 0, 0, 0, 1, 0}, DType::f64)}});
+  for (const int64_t k : {INT64_MIN, INT64_MAX})
+    check({Op::EyeLike,
+           {counting(DType::i32, {2, 2})},
+           Attrs().set("k", k),
+           {ints({2, 2}, {0, 0, 0, 0}, DType::i32)}});
 }
 
 TEST(Fill, OneHot) {
@@ -134,6 +154,10 @@ TEST(Fill, OneHot) {
          {random_tensor(DType::i32, {2, 3}, -4, 4), ints({}, {4}), ints({2}, {0, 1}, DType::i8)},
          Attrs().set("axis", int64_t{1})});
   check({Op::OneHot, {ints({}, {1}), ints({}, {2}), values}, {}, {floats({2}, {2, 5})}});
+  check({Op::OneHot,
+         {floats({2}, {1e30, -1e30}), ints({}, {2}), values},
+         {},
+         {floats({2, 2}, {2, 2, 2, 2})}});
 }
 
 TEST(Fill, Trilu) {

@@ -184,6 +184,31 @@ TEST(Golden, SixtyFourBitsAreExact) {
   }
 }
 
+TEST(Golden, SumsOfConstantsWrap) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  Exprs e;
+  const ExprId x = e.coord(0, 8);
+  const ExprId twice = e.add(e.add(x, most), most);
+  EXPECT_EQ(e[e[twice].args[1]].integer, -2);
+  EXPECT_EQ(e.sub(twice, e.add(x, int64_t{-2})), e.integer(0));
+  EXPECT_EQ(e.mul(e.mul(x, int64_t{1} << 32), int64_t{1} << 32), e.integer(0));
+}
+
+TEST(Golden, FloatsBeyondIntegers) {
+  const auto scaled = [](double alpha) {
+    const Tensor one = tensor(DType::i64, {1, 1}, {1});
+    return run_reference({Op::Gemm, Attrs().set("alpha", alpha), {one, one}})[0].get_int(0);
+  };
+  EXPECT_EQ(scaled(0x1p62), int64_t{1} << 62);
+  EXPECT_EQ(scaled(1e30), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(scaled(kNan), std::numeric_limits<int64_t>::min());
+  // The lowest over the scale is no number where both are infinite.
+  EXPECT_EQ(
+      run_reference({Op::DynamicQuantizeLinear, {}, {tensor(DType::f32, {2}, {-kInf, 1})}, 3})[2]
+          .get_int(0),
+      0);
+}
+
 std::string refusal(Op op, std::vector<Type> types, Attrs attrs = {}, int outputs = 1) {
   Call call{.op = op, .attrs = attrs, .outputs = outputs};
   for (const Type& type : types) call.inputs.push_back(&type), call.constants.push_back(nullptr);
@@ -214,6 +239,30 @@ TEST(Golden, RefusalsName) {
   EXPECT_THAT(
       refusal(Op::Attention, {heads, heads, heads}, Attrs().set("left_window_size", int64_t{-2})),
       HasSubstr("left_window_size = -2, wanted -1 or more"));
+  const int64_t far = int64_t{1} << 62, many = int64_t{1} << 36;
+  const auto heads_of = [](int64_t queries) {
+    return Attrs()
+        .set("q_num_heads", queries)
+        .set("kv_num_heads", int64_t{1})
+        .set("update_rule", "linear");
+  };
+  const auto columns = [](int64_t count) { return Type{DType::f32, {1, 1, count}}; };
+  for (Op op : {Op::Attention, Op::LinearAttention}) {
+    EXPECT_THAT(refusal(op, {columns(many), columns(1), columns(many)}, heads_of(many)),
+                HasSubstr("68719476736 heads of 68719476736 elements"));
+    EXPECT_THAT(refusal(op, {columns(0), columns(0), columns(8)}, heads_of(far)),
+                HasSubstr("4611686018427387904 and 1 heads"));
+  }
+  EXPECT_THAT(refusal(Op::RotaryEmbedding, {columns(0), columns(0), columns(0)},
+                      Attrs().set("num_heads", far)),
+              HasSubstr("num_heads = 4611686018427387904"));
+  const Type none{DType::f32, {0}};
+  EXPECT_THAT(refusal(Op::GroupNormalization, {{DType::f32, {2, 0, 4}}, none, none},
+                      Attrs().set("num_groups", far)),
+              HasSubstr("num_groups = 4611686018427387904"));
+  EXPECT_THAT(
+      refusal(Op::MeanVarianceNormalization, {f}, Attrs().set("axes", std::vector<int64_t>{1, -1})),
+      HasSubstr("axis 1 is named twice"));
   EXPECT_THAT(refusal(Op::LayerNormalization, {f, g}),
               HasSubstr("input 1 is [4], which does not broadcast into [2,3]"));
   EXPECT_THAT(refusal(Op::NormStatistics, {f, g}),

@@ -116,6 +116,11 @@ TEST(Resize, EveryMappingAndRounding) {
   }
 }
 
+TEST(Resize, LinearAlongManyAxesExpands) {
+  const Tensor x = random_tensor(DType::f32, Shape(7, 2), 0, 1);
+  check({Op::Resize, {x, {}, {}, sizes(std::vector<double>(7, 3))}, with("linear", "half_pixel")});
+}
+
 TEST(Resize, AntialiasOfIntegersRounds) {
   const Attrs attrs = with("linear", "half_pixel").set("antialias", int64_t{1});
   check({Op::Resize,
@@ -141,6 +146,13 @@ TEST(Resize, Refusals) {
   check_refused({Op::Resize, {x, {}, scales({1}), sizes({1})}}, Code::kBadModel, "both");
   check_refused({Op::Resize, {x, {}, scales({1, 2})}}, Code::kBadModel, "2 scales for 1 axes");
   check_refused({Op::Resize, {x, {}, scales({1e30})}}, Code::kBadModel, "scale");
+  const Attrs crop = with("linear", "tf_crop_and_resize");
+  check_refused({Op::Resize, {x, floats({2}, {1e30, 1e30}), {}, sizes({2})}, crop}, Code::kBadModel,
+                "roi contains 1");
+  check_refused({Op::Resize,
+                 {x, floats({2}, {0, 1e6}), scales({1e-6})},
+                 Attrs(crop).set("antialias", int64_t{1})},
+                Code::kBadModel, "with antialias");
   check_refused({Op::Resize, {x, {}, scales({2})}}, Code::kUnsupported, "scales depends on data",
                 false);
 }
@@ -224,6 +236,21 @@ TEST(Sample, RegionsAndUnpooling) {
          {image, floats({1, 5}, {0, 0, 0, 3, 3})},
          Attrs().set("pooled_shape", std::vector<int64_t>{2, 2}),
          {floats({1, 1, 2, 2}, {5, 7, 13, 15})}});
+  // A region that begins and ends beyond all images.
+  check({Op::MaxRoiPool,
+         {image, floats({1, 5}, {0, -1e30, -1e30, 1e30, 1e30})},
+         Attrs().set("pooled_shape", std::vector<int64_t>{1, 1}),
+         {floats({1, 1, 1, 1}, {15})}});
+  check_refused({Op::RoiAlign,
+                 {image, floats({1, 4}, {0, 0, 4, 4}), ints({1}, {0})},
+                 Attrs().set("sampling_ratio", int64_t{1} << 40)},
+                Code::kBadModel, "sampling_ratio 1099511627776, wanted at most 1024");
+  check_refused({Op::MaxUnpool,
+                 {floats({1, 1, 1, 1}, {5}), ints({1, 1, 1, 1}, {3}), ints({4}, {1, 1, 3, 3})},
+                 Attrs()
+                     .set("kernel_shape", std::vector<int64_t>{2, 2})
+                     .set("pads", std::vector<int64_t>{3, 0, 3, 0})},
+                Code::kBadModel, "axis 2 would have the extent -4");
   const Attrs kernel = Attrs()
                            .set("kernel_shape", std::vector<int64_t>{2, 2})
                            .set("strides", std::vector<int64_t>{2, 2});

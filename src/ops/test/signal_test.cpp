@@ -24,6 +24,14 @@ TEST(Signal, MelWeights) {
          {ints({}, {2}), ints({}, {8}), ints({}, {8000}), floats({}, {0}), floats({}, {4000})},
          {},
          {floats({5, 2}, {1, 0, 0, 1, 0, 0, 0, 0, 0, 0})}});
+  // Frequencies beyond all bins.
+  check({Op::MelWeightMatrix,
+         {ints({}, {1}), ints({}, {2}), ints({}, {0}), floats({}, {100}), floats({}, {4000})},
+         {},
+         {floats({2, 1}, {0, 0})}});
+  check_refused({Op::MelWeightMatrix,
+                 {ints({}, {2}), ints({}, {8}), ints({0}, {}), floats({}, {0}), floats({}, {1})}},
+                Code::kBadModel, "input 2 is i64[0], wanted a scalar");
 }
 
 TEST(Signal, DftThereAndBack) {

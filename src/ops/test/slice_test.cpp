@@ -29,6 +29,11 @@ TEST(Slice, SliceClampsStepsAndReverses) {
   const Tensor least = tensor_of({std::numeric_limits<int64_t>::min()});
   check(
       {Op::Slice, {x, ints({1}, {3}), least, ints({1}, {1}), least}, {}, {floats({2, 1}, {3, 7})}});
+  const Tensor most = tensor_of({std::numeric_limits<int64_t>::max()});
+  check({Op::Slice,
+         {x, ints({1}, {0}), most, ints({1}, {0}), most},
+         {},
+         {floats({1, 4}, {0, 1, 2, 3})}});
   check({Op::Slice,
          {counting(DType::f32, {0}), ints({1}, {5}), ints({1}, {-7}), ints({1}, {0}),
           ints({1}, {-1})}});
@@ -115,6 +120,10 @@ TEST(Slice, DepthToSpaceAndBack) {
   }
   check_refused({Op::DepthToSpace, {counting(DType::f32, {1, 6, 1, 1})}, two}, Code::kBadModel,
                 "multiple");
+  check_refused({Op::SpaceToDepth,
+                 {floats({1, int64_t{1} << 30, 0, 0}, {})},
+                 Attrs().set("blocksize", int64_t{1} << 20)},
+                Code::kBadModel, "1073741824 channels of 1048576 squared");
 }
 
 TEST(Slice, PadInEveryMode) {

@@ -118,6 +118,13 @@ TEST(Sort, NonMaxSuppressionOfKnownBoxes) {
   check({Op::NonMaxSuppression, {boxes, scores}, {}, {ints({0, 3}, {})}});
   check_refused({Op::NonMaxSuppression, {boxes, scores}}, Code::kUnsupported, "depends on data",
                 false);
+  check_refused({Op::NonMaxSuppression, {boxes, scores, ints({0}, {})}}, Code::kBadModel,
+                "input 2 is i64[0], wanted a scalar");
+  const int64_t many = 1 << 17;
+  check_refused(
+      {Op::NonMaxSuppression,
+       {counting(DType::f32, {1, many, 4}), counting(DType::f32, {1, 1, many}), ints({}, {1e9})}},
+      Code::kUnsupported, "boxes of each of [1,1,131072] scores");
 }
 
 }  // namespace

@@ -183,6 +183,9 @@ TEST(Import, HugeShapesAreRefused) {
   EXPECT_THAT(
       imported(model(graph({}, {value("x", kFloat, {"1000000", "1000000"})}, {value("x")}))),
       HasSubstr("more than"));
+  EXPECT_THAT(imported(model(graph({node("ConstantOfShape", {"s"}, {"z"})}, {}, {value("z")},
+                                   {ints("s", std::vector<int64_t>(65, 1))}))),
+              HasSubstr("ConstantOfShape has 65 axes, more than 64"));
 }
 
 // ---- structure ----
@@ -385,6 +388,20 @@ TEST(Import, SequencesAreListsOfValues) {
   EXPECT_THAT(imported(model(graph({node("SequenceConstruct", {"x"}, {"s"})},
                                    {value("x", kFloat, {"3"})}, {value("s")}))),
               HasSubstr("it is no tensor"));
+}
+
+TEST(Import, ListsDoNotNest) {
+  const auto nested = [](const std::string& inner, const std::string& outer) {
+    return imported(model(graph(
+        {node(inner, {"x"}, {"a"}), node(outer, {"a"}, {"b"}), node("Identity", {"x"}, {"y"})},
+        {value("x", kFloat, {"3"})}, {value("y")})));
+  };
+  EXPECT_THAT(nested("SequenceConstruct", "Optional"), HasSubstr("out %0"));
+  EXPECT_THAT(nested("SequenceConstruct", "SequenceConstruct"),
+              HasSubstr("an element of the sequence is no tensor"));
+  EXPECT_THAT(nested("Optional", "SequenceConstruct"),
+              HasSubstr("an element of the sequence is no tensor"));
+  EXPECT_THAT(nested("Optional", "Optional"), HasSubstr("it takes an optional"));
 }
 
 }  // namespace

@@ -31,6 +31,12 @@ TEST(Upgrade, BroadcastAlongAnAxis) {
   EXPECT_THAT(text, Not(HasSubstr("broadcast")));
   EXPECT_THAT(upgraded(node("Add", {"x", "y"}, {"z"}, {attr("broadcast", 1), attr("axis", 3)}), 6),
               HasSubstr("axis 3 does not lay [3] along [2,3,4]"));
+  EXPECT_THAT(upgraded(node("Add", {"x", "y"}, {"z"}, {attr("broadcast", 1), attr("axis", -2)}), 6),
+              HasSubstr("[3, 1]"));
+  for (const int64_t axis : {INT64_MIN, INT64_MIN + 2, INT64_MAX})
+    EXPECT_THAT(
+        upgraded(node("Add", {"x", "y"}, {"z"}, {attr("broadcast", 1), attr("axis", axis)}), 6),
+        HasSubstr(fmt::format("axis {} does not lay [3] along [2,3,4]", axis)));
 }
 
 TEST(Upgrade, SetsBeyondTheNewestAreRefused) {
@@ -67,6 +73,9 @@ TEST(Upgrade, CastByNameAndToStrings) {
               HasSubstr("f64[2,3,4] = Cast"));
   EXPECT_THAT(upgraded(node("Cast", {"x"}, {"z"}, {attr("to", kString)}), 13),
               HasSubstr("casts to string"));
+  // Of 32 bits this would be the number of f32.
+  EXPECT_THAT(upgraded(node("Cast", {"x"}, {"z"}, {attr("to", (int64_t{1} << 32) + 1)}), 13),
+              HasSubstr("casts to element type 4294967297"));
   EXPECT_THAT(upgraded(node("CastLike", {"x", "h"}, {"z"}), 15,
                        {tensor("h", kF16, {}, std::string(2, '\0'))}),
               HasSubstr("f16[2,3,4] = Cast(%0) {to = 10}"));
@@ -151,6 +160,17 @@ TEST(Upgrade, UpsampleIsAResize) {
               HasSubstr("Resize(%0, _, _, %1)"));
 }
 
+TEST(Upgrade, PowersOfPoolsWereReal) {
+  const auto pool = [&](float p) {
+    return upgraded(
+        node("LpPool", {"x"}, {"z"}, {attr("p", p), attr("kernel_shape", std::vector<int64_t>{2})}),
+        1);
+  };
+  EXPECT_THAT(pool(3), HasSubstr("p = 3"));
+  EXPECT_THAT(pool(1e30f), HasSubstr("p = 1.0000000150474662e+30, wanted at least 1"));
+  EXPECT_THAT(pool(NAN), HasSubstr("p = nan"));
+}
+
 TEST(Upgrade, GroupNormalizationByChannel) {
   const List images{value("x", kFloat, {"1", "4", "2"})};
   const std::string text =
@@ -210,6 +230,18 @@ TEST(Upgrade, OpsOfTheRuntimesOptimiser) {
               HasSubstr("= LayerNormalization("));
   EXPECT_THAT(microsoft("SkipSimplifiedLayerNormalization", {"x", "x", "g"}),
               HasSubstr("= RMSNormalization("));
+  const auto attention = [&](int64_t heads, const std::string& past) {
+    return upgraded(
+        node("GroupQueryAttention", {"q", "", "", "k", "v", "l", "t"}, {"z"},
+             {attr("num_heads", heads), attr("kv_num_heads", heads)}, "", "com.microsoft"),
+        17, {ints("t", {1})},
+        {value("q", kFloat, {"1", "1", "6"}), value("k", kFloat, {"1", "1", past, "2"}),
+         value("v", kFloat, {"1", "1", past, "2"}), value("l", kI32, {"1"})});
+  };
+  EXPECT_THAT(attention(1, "4"), HasSubstr("= Attention("));
+  EXPECT_THAT(attention(int64_t{1} << 62, "4"),
+              HasSubstr("4611686018427387904 heads share 4611686018427387904"));
+  EXPECT_THAT(attention(1, "4294967296"), HasSubstr("a past of 4294967296"));
   EXPECT_THAT(microsoft("QMoE", {"x"}),
               HasSubstr("the op 'QMoE' of the domain 'com.microsoft' is not known"));
 }
