@@ -116,7 +116,7 @@ GIVEN_BACK = ("a page is loaded anew when the first lane of each warp has given 
 GANGS = " ".join(f"Bodies/Programs.EqualInterpreter/{case}" for case in
                  "lstm_of_one_f32 lstm_gang_f16 lstm_beyond_registers_f16 lstm_batch_bf16 gru_few_steps_f32 rnn_odd_f16".split())
 IN_A_CLUSTER = GANGS + " GangWords.OfAClusterAreRightWhileWeightsStream"
-IN_DATAFLOW = "Signals.BroadcastWords " + " ".join(f"Types/Dataflow.EqualInterpreterInAllContexts/{k}" for k in range(4))
+IN_DATAFLOW = "Signals.BroadcastWords " + " ".join(f"Types/Dataflow.EqualInterpreterInAllContexts/{k}" for k in range(4)) + " Types/FixedCache.EqualInterpreterWhereverTheNewRowIs/f16 Types/FixedCache.EqualInterpreterWhereverTheNewRowIs/bf16"
 POLLED = ("a word that carries the number of its step is polled while another CTA writes it: 8 bytes at once, relaxed; the test checks "
           "every word")
 TOLD = "the warp that loads pages polls the word by which the waiting thread tells that all have come: one word, and a barrier of the CTA behind it"
