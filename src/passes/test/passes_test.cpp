@@ -20,6 +20,37 @@ std::function<Result<graph::Graph>(graph::Graph)> pass(std::string_view name) {
 }  // namespace
 
 TEST(Passes, Expand) { graph::run_cases("src/passes/test/expand.ir", pass("expand")); }
+// No text cases, whose graphs are run.
+TEST(Passes, ExpandLeavesWhatWouldBeLargerThanTensors) {
+  const char* graphs[] = {
+      R"(graph "a step [a,b,c]" {
+  in %0 "a": f32[1048576]
+  in %1 "b": f32[1048576]
+  in %2 "c": f32[1048576]
+  in %3 "x": f32[1048576,2]
+  in %4 "y": f32[1048576,2]
+  in %5 "z": f32[1048576,2]
+  %6: f32[] = Einsum(%0, %1, %2, %3, %4, %5) {equation = "a,b,c,ad,bd,cd->"} "e"
+  out %6 "s"
+}
+)",
+      R"(graph "matrices of long signals" {
+  in %0 "x": f32[1,17179869184,1]
+  const %1: i64[] = 1
+  %2: f32[1,17179869184,2] = DFT(%0, _, %1) "dft"
+  %3: f32[1,1,8589934593,2] = STFT(%0, %1) "stft"
+  out %2 "y"
+  out %3 "z"
+}
+)"};
+  for (const char* text : graphs) {
+    const auto graph = graph::parse(text);
+    ASSERT_TRUE(graph.ok()) << graph.error().text();
+    const auto made = pass("expand")(*graph);
+    ASSERT_TRUE(made.ok()) << made.error().text();
+    EXPECT_EQ(print(*made), print(*graph));
+  }
+}
 TEST(Passes, ExpandForMachine) {
   graph::run_cases("src/passes/test/expand_for_machine.ir", [](graph::Graph graph) {
     const bool takes = graph.name == "a tile";  // a case names its graph so
