@@ -55,10 +55,6 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
   if (gemm.split_k && !options.disabled.count("split_products")) {
     parts = [&gemm, wgmma_kernels, machine, strategy](DType type, int64_t rows, int64_t columns,
                                                       int64_t depth) -> int64_t {
-      // Parts of a product are one more step, which nobody waits less for without barriers.
-      if (strategy.dataflow() && !strategy.batch_invariant && is_half(type) &&
-          rows <= kernels::dataflow_bounds::kMostRows)
-        return 1;
       if (wgmma_kernels && rows >= stitch::kMostPipelinedRows)  // in one chain over k, or a part
         return schedule::tall_split_k(machine, strategy, static_cast<int32_t>(type), rows, columns,
                                       depth);

@@ -121,8 +121,8 @@ void BodyEmitter::attention(bool begins_here) {
         return fmt::format("{} + image * {} + keys_of * {}", param(at.offset), param(at.image),
                            param(at.head));
       };
-      text += fmt::format("    g.new_at = (int64_t)((const {}*)x[{}])[{}];\n", storage_name(rows.index_type),
-                          rows.slot, param(rows.index_at));
+      text += fmt::format("    g.new_at = (int64_t)((const {}*)x[{}])[{}];\n",
+                          storage_name(rows.index_type), rows.slot, param(rows.index_at));
       text += fmt::format("    g.new_at += g.new_at < 0 ? {} : 0;\n", param(a.keys));
       text += fmt::format("    g.new_key = (const {}*)x[{}] + ({});\n", element, rows.slot + 1,
                           row(rows.keys));

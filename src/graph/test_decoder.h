@@ -16,8 +16,8 @@ struct DecoderSizes {
   int64_t words = 0;        // of a last product behind a norm; 0: none
   bool gives_keys = false;  // all keys of the first layer are an output, too
   bool gives_sum = false;   // the sum behind its attention is one
-  /// The cache has all keys and is an output in place: the new row is put to "position" (i64[1]), and
-  /// keys behind it are masked. `past` is the decoder's own type.
+  /// The cache has all keys and is an output in place: the new row is put to "position" (i64[1]),
+  /// and keys behind it are masked. `past` is the decoder's own type.
   bool fixed_cache = false;
   bool places_differ = false;  // then: a position for each head
 };
@@ -67,9 +67,9 @@ inline Graph decoder_step(DType type, const DecoderSizes& sizes = {}) {
     std::vector<int64_t> places(static_cast<size_t>(sizes.keys));
     for (size_t k = 0; k < places.size(); ++k) places[k] = static_cast<int64_t>(k);
     const ValueId last = graph.must_add(ops::Op::ReduceMax, {place, ints({0})});
-    mask = graph.must_add(ops::Op::Reshape,
-                          {graph.must_add(ops::Op::LessOrEqual, {ints(places), last}),
-                           ints({1, 1, 1, sizes.keys})});
+    mask = graph.must_add(
+        ops::Op::Reshape,
+        {graph.must_add(ops::Op::LessOrEqual, {ints(places), last}), ints({1, 1, 1, sizes.keys})});
     if (sizes.places_differ)
       place = graph.must_add(ops::Op::Reshape, {place, ints({1, sizes.heads, 1, 1})});
     place = graph.must_add(ops::Op::Expand, {place, ints(rows)});

@@ -139,8 +139,7 @@ class DataflowTable {
     if (!update) return;
     work.dataflow->cache_rows = update->rows;
     work.dataflow->cache_rows->slot = work.buffers.size();
-    work.buffers.insert(work.buffers.end(),
-                        {update->index, update->new_keys, update->new_values});
+    work.buffers.insert(work.buffers.end(), {update->index, update->new_keys, update->new_values});
   }
 
   /// Which values are given and which are a worker's own; false where one is too large to be passed
@@ -266,14 +265,13 @@ class DataflowTable {
             list.begin(), list.end(), [&](const ObkTask& task) { return task.work != w; });
         mine.insert(mine.end(), ours, list.end());
         list.erase(ours, list.end());
-        load.push_back({std::count_if(list.begin(), list.end(),
-                                      [&](const ObkTask& task) {
-                                        const std::vector<int>& read =
-                                            tasks_.works[task.work].buffers;
-                                        return std::find(read.begin(), read.end(), cache) !=
-                                               read.end();
-                                      }),
-                        sm});
+        load.push_back(
+            {std::count_if(list.begin(), list.end(),
+                           [&](const ObkTask& task) {
+                             const std::vector<int>& read = tasks_.works[task.work].buffers;
+                             return std::find(read.begin(), read.end(), cache) != read.end();
+                           }),
+             sm});
       }
       std::stable_sort(load.begin(), load.end());
       const auto idle = std::count_if(load.begin(), load.end(), [&](const auto& each) {

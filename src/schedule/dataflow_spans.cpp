@@ -56,8 +56,8 @@ Span mask_reads(const stitch::AttentionTile& tile, const ObkTask& task) {
   if (keys.empty()) return {};
   const int64_t at = mask.offset + image * mask.image + head * mask.head +
                      task.r0 % tile.queries * mask.row + keys.low * mask.column;
-  return {at, at + (task.r1 - task.r0 - 1) * mask.row +
-                  (keys.high - keys.low - 1) * mask.column + 1};
+  return {at,
+          at + (task.r1 - task.r0 - 1) * mask.row + (keys.high - keys.low - 1) * mask.column + 1};
 }
 
 /// The new rows of a head's keys and values, and where they belong.

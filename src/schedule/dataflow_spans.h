@@ -39,8 +39,8 @@ int64_t count_of(const Buffer& buffer);
 /// spans.
 bool stores_neighbours(const Work& work, const stitch::Group& group, const Access& access);
 
-/// Whether a work reads an output of the program: nobody waits for what is stored there. Caches that
-/// attention reads whether or not they are updated (find_cache_update) do not count.
+/// Whether a work reads an output of the program: nobody waits for what is stored there. Caches
+/// that attention reads whether or not they are updated (find_cache_update) do not count.
 bool reads_an_output(const stitch::Plan& plan, const TaskGraph& tasks, const Work& work);
 
 }  // namespace obelisk::schedule

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <functional>
 
-#include "kernels/common/blocks.h"
 #include "schedule/dataflow_spans.h"
 
 namespace obelisk::schedule {
@@ -91,13 +90,12 @@ bool is_one_value(const stitch::Plan& plan, const TaskGraph& tasks, int b) {
            std::any_of(std::begin(expr.args), std::end(expr.args), names_a_coordinate);
   };
   if (names_a_coordinate(group.body.steps.front().expr)) return false;
-  return std::all_of(writer->nest.accesses.begin(), writer->nest.accesses.end(),
-                     [](const Access& access) {
-                       return access.step >= 0 ||
-                              (access.affine &&
-                               std::all_of(access.strides.begin(), access.strides.end(),
-                                           [](int64_t stride) { return stride == 0; }));
-                     });
+  return std::all_of(
+      writer->nest.accesses.begin(), writer->nest.accesses.end(), [](const Access& access) {
+        return access.step >= 0 ||
+               (access.affine && std::all_of(access.strides.begin(), access.strides.end(),
+                                             [](int64_t stride) { return stride == 0; }));
+      });
 }
 
 /// A scatter of one row of `size` elements into each of the matrices [keys, size] of a cache.
@@ -159,8 +157,7 @@ std::optional<CacheUpdate> find_cache_update(const stitch::Plan& plan, const Tas
       return {};
     const auto scatter = row_scatter_to(plan, tasks, cache);
     if (!scatter) return {};
-    const int64_t size = which == 0 ? tile.size : tile.value_size,
-                  heads = tile.heads / tile.shared;
+    const int64_t size = which == 0 ? tile.size : tile.value_size, heads = tile.heads / tile.shared;
     if (scatter->keys != tile.keys || scatter->size != size || operand.offset != 0 ||
         operand.row != size || operand.column != 1 || scatter->matrices != tile.images * heads ||
         (heads > 1 && operand.head != tile.keys * size) ||

@@ -27,9 +27,9 @@ struct InPlaceKv {
 /// Of attention to a static cache, into which ScatterElements of the same run put one row of keys
 /// and one of values a head, in place: where the scatters take these rows, and their place, from.
 struct CacheUpdate {
-  int index = -1;                       // the buffer that names the key; all its elements are alike
-  int new_keys = -1, new_values = -1;   // buffers
-  Dataflow::NewRows rows;               // but for its slot
+  int index = -1;                      // the buffer that names the key; all its elements are alike
+  int new_keys = -1, new_values = -1;  // buffers
+  Dataflow::NewRows rows;              // but for its slot
 };
 
 /// Such a cache can be read before it is updated, with the new rows from elsewhere.

@@ -1053,8 +1053,7 @@ TEST_P(FixedCache, EqualInterpreterWhereverTheNewRowIs) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const DType type = GetParam();
   constexpr int64_t kKeys = 333;
-  auto graph =
-      passes::merge_gates(graph::decoder_step(type, {.keys = kKeys, .fixed_cache = true}));
+  auto graph = passes::merge_gates(graph::decoder_step(type, {.keys = kKeys, .fixed_cache = true}));
   ASSERT_TRUE(graph.ok());
   auto program = program_of(*graph, "mono", true);
   ASSERT_TRUE(program->dataflow);

@@ -109,8 +109,9 @@ struct ObkAttention {
   void* exchange;    // and what they leave for the last of them: all zero before the first run
   int64_t in_place;  // of the piece's keys, how many from its first on come as pages from where the
                      // caller keeps them (schedule/in_place_kv.h)
-  const void *new_key, *new_value;  // of such: a row that belongs at key `new_at` of all (or at none
-  int64_t new_at;                   // of them), whatever lies there; null: there is none
+  const void *new_key,
+      *new_value;  // of such: a row that belongs at key `new_at` of all (or at none
+  int64_t new_at;  // of them), whatever lies there; null: there is none
 };
 
 /* Packed weights: a tile begins at a multiple of these columns on the CPU. */

@@ -8,10 +8,11 @@ Status check_in_place_kv(const Program& program, const ObkTask& task) {
   const auto broken = [&] {
     return Error{
         Code::kBuild, "runtime",
-        fmt::format("a task takes keys of {} bytes, {} a row, from {:#x}; wanted: whole rows of "
-                    "multiples of {} bytes up to {}, inside its last two operands, inputs or outputs "
-                    "that take their memory",
-                    bytes, row, task.weights, obk::kGatherUnit, obk::kDataflowPageBytes),
+        fmt::format(
+            "a task takes keys of {} bytes, {} a row, from {:#x}; wanted: whole rows of "
+            "multiples of {} bytes up to {}, inside its last two operands, inputs or outputs "
+            "that take their memory",
+            bytes, row, task.weights, obk::kGatherUnit, obk::kDataflowPageBytes),
         work.label, "compile the model again"};
   };
   if (!program.dataflow || row > obk::kDataflowPageBytes || row % obk::kGatherUnit != 0 ||
@@ -28,9 +29,7 @@ Status check_in_place_kv(const Program& program, const ObkTask& task) {
     if (output && !port.written_in_place()) return broken();
     const int64_t from =
         (which == 0 ? OBK_IN_PLACE_KEYS(&task) : OBK_IN_PLACE_VALUES(&task)) * obk::kGatherUnit;
-    if (task.weights < 0 ||
-        from + bytes > port.type.bytes())
-      return broken();
+    if (task.weights < 0 || from + bytes > port.type.bytes()) return broken();
   }
   return ok_status();
 }

@@ -190,11 +190,10 @@ TEST(Dataflow, ACacheIsReadBesideItsUpdate) {
 // Who else reads the cache, before or after, would have to wait; and rows at several places are not
 // told by one index.
 TEST(Dataflow, OtherUsesOfACacheHaveBarriers) {
-  EXPECT_FALSE(
-      table(graph::decoder_step(DType::f16, {.fixed_cache = true, .places_differ = true}))
-          .tasks.dataflow);
-  EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.fixed_cache = true}), true, "cpu")
+  EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.fixed_cache = true, .places_differ = true}))
                    .tasks.dataflow);
+  EXPECT_FALSE(
+      table(graph::decoder_step(DType::f16, {.fixed_cache = true}), true, "cpu").tasks.dataflow);
   for (const bool old : {false, true}) {
     graph::Graph graph = graph::decoder_step(DType::f16, {.layers = 1, .fixed_cache = true});
     const auto by_name = [&](std::string_view name) {
@@ -204,8 +203,8 @@ TEST(Dataflow, OtherUsesOfACacheHaveBarriers) {
         if (graph.output_names()[k] == name) return graph.outputs()[k];
       return graph::kNone;
     };
-    graph.mark_output(
-        graph.must_add(ops::Op::Neg, {by_name(old ? "keys0" : "new_keys0")}), "negative");
+    graph.mark_output(graph.must_add(ops::Op::Neg, {by_name(old ? "keys0" : "new_keys0")}),
+                      "negative");
     const Table t = table(std::move(graph));
     EXPECT_FALSE(t.tasks.dataflow) << old;
     EXPECT_TRUE(validate(t.graph, t.plan, t.tasks).ok());
