@@ -762,6 +762,36 @@ def test_a_router_counts_the_tokens_of_its_experts():
     only()
 
 
+def by_groups(x, w, offs):
+    out, begin = x.new_zeros(x.shape[0], w.shape[2]), 0
+    for group, end in enumerate(offs.tolist()):
+        out[begin:end], begin = x[begin:end] @ w[group], end
+    return out
+
+
+def test_products_of_groups_of_rows():
+    """Mixtures of experts: PyTorch's operation, and transformers' own for where PyTorch has none."""
+    torch.library.custom_op("transformers::grouped_mm_fallback", by_groups, mutates_args=(),
+                            schema="(Tensor x, Tensor w, Tensor offs) -> Tensor").register_fake(lambda x, w, offs: x.new_empty(x.shape[0], w.shape[2]))
+    w = torch.randn(4, 16, 24)
+    for each in filter(None, (torch.ops.transformers.grouped_mm_fallback, getattr(torch, "_grouped_mm", None))):
+        for ends in ((3, 3, 8, 10), (0, 0, 0, 10), (10, 10, 10, 10), (1, 2, 3, 4)):
+            x, offs = torch.randn(10, 16), torch.tensor(ends, dtype=torch.int32)
+            with torch.no_grad():
+                fast = compiled(lambda x, w, offs: each(x, w, offs).relu(), fallback=False)
+                rows = ends[-1]  # those behind have no value in PyTorch's
+                same(fast(x, w, offs)[:rows], by_groups(x, w, offs)[:rows].relu(), 1e-5)
+                x[0] = torch.nan  # which no other row sees
+                assert torch.equal(fast(x, w, offs).isnan().any(-1), torch.arange(10) == 0)
+        only()
+
+
+def test_products_of_many_rows_by_groups_stay_with_pytorch():
+    from obelisk.torch import _decompositions
+    x, w, offs = torch.randn(300, 8), torch.randn(2, 8, 8), torch.tensor([100, 300])
+    assert _decompositions._grouped_mm(x, w, offs) is _decompositions._grouped_mm(x[:4], w) is NotImplemented
+
+
 # ---- on a GPU ----
 if torch.cuda.is_available():
     def test_tensors_of_a_gpu_through_a_program_for_the_host():

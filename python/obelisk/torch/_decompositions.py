@@ -153,9 +153,29 @@ def _histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> 
     return (bin_of.unsqueeze(-1) == torch.arange(bins, device=x.device)).sum(0).to(x.dtype)
 
 
+_MOST_GROUPED_ROWS = 256  # above, the products by all matrices take longer than it takes to read these
+
+
+def _grouped_mm(x: torch.Tensor, w: torch.Tensor, offs: Optional[torch.Tensor] = None, bias: Optional[torch.Tensor] = None,
+                out_dtype: Optional[torch.dtype] = None) -> Any:
+    """The product of each group of rows of x, [rows, k], by a matrix of its own of w, [groups, k, n]: the experts of a mixture. `offs`: the
+    row behind the last one of each group, ascending; rows behind all groups give zeros. It is one product, of x with a place for each group
+    in its rows, zeros but for that of the row's group:
+
+        [rows, groups·k] @ [groups·k, n]
+    """
+    if x.dim() != 2 or w.dim() != 3 or offs is None or bias is not None or x.shape[0] > _MOST_GROUPED_ROWS:
+        return NotImplemented
+    groups, k, n = w.shape
+    at = torch.arange(x.shape[0], device=x.device).unsqueeze(-1)
+    ends = offs.to(torch.int64)
+    mine = (at < ends) & (at >= torch.cat([ends.new_zeros(1), ends[:-1]]))
+    out = torch.where(mine.unsqueeze(-1), x.unsqueeze(1), 0).reshape(-1, groups * k) @ w.reshape(groups * k, n)
+    return out if out_dtype is None else out.to(out_dtype)
+
+
 @functools.cache
-def inference() -> Dict[Any, Callable[..., Any]]:
-    """AOTAutograd's table. The exporter's own translation of a batch norm takes it for one in inference always."""
+def _inference() -> Dict[Any, Callable[..., Any]]:
     known = torch._decomp.get_decompositions(
         [getattr(aten, name) for name in ("_native_batch_norm_legit_functional", "native_batch_norm", "cudnn_batch_norm",
                                           "_batch_norm_with_update_functional") if hasattr(aten, name)])
@@ -164,20 +184,31 @@ def inference() -> Dict[Any, Callable[..., Any]]:
         if op is not None:
             known[op.default] = attention
     known[aten.histc.default] = _histc
+    if hasattr(aten, "_grouped_mm"):
+        known[aten._grouped_mm.default] = _grouped_mm
     return known
 
 
+def inference() -> Dict[Any, Callable[..., Any]]:
+    """AOTAutograd's table. The exporter's own translation of a batch norm takes it for one in inference always."""
+    theirs = getattr(torch.ops.transformers, "grouped_mm_fallback", None)  # there once transformers (5) is imported
+    return _inference() | ({} if theirs is None else {theirs.default: _grouped_mm})
+
+
 @functools.cache
-def training() -> Dict[Any, Callable[..., Any]]:
-    """AOTAutograd's table for graphs that are trained."""
+def _training() -> Dict[Any, Callable[..., Any]]:
     known = {op: decomposition for op, decomposition in torch._decomp.decomposition_table.items() if "_backward" in str(op)}
     if hasattr(aten, "_scaled_dot_product_cudnn_attention_backward"):
         known[aten._scaled_dot_product_cudnn_attention_backward.default] = _cudnn_backward
     return {
-        **inference(),
         **known,
         aten.convolution_backward.default: _convolution_backward,
         aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _flash_for_cpu_backward,
         aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
         aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
     }
+
+
+def training() -> Dict[Any, Callable[..., Any]]:
+    """AOTAutograd's table for graphs that are trained."""
+    return inference() | _training()
