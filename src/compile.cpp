@@ -79,11 +79,31 @@ stitch::Options stitching_for(const machine::Strategy& strategy, const Options& 
   return stitching;
 }
 
+/// Whether the program has no barriers once its products of few rows are whole. Found out before
+/// the steps, on a copy of the graph, where such products would be split over k: in all that was
+/// measured (h100_torch_cache.json, `whole_products`) barriers cost more than the split gains.
+Result<bool> flows_with_whole_products(const machine::Machine& machine, const Options& options,
+                                       const machine::Strategy& strategy, graph::Graph graph) {
+  if (!strategy.dataflow() || strategy.batch_invariant) return false;
+  const stitch::Options stitching = stitching_for(strategy, options);
+  FewRows few_rows{.whole = true};
+  for (const passes::Pass& pass :
+       passes::machine_passes(questions_for(machine, strategy, stitching, options, &few_rows)))
+    if (!options.disabled.count(std::string(pass.name))) {
+      TRY(graph, pass.run(std::move(graph)));
+    }
+  if (!few_rows.split) return false;
+  const stitch::Plan plan = stitch::plan(graph, machine, strategy, stitching);
+  return schedule::build(graph, plan, machine, strategy).dataflow;
+}
+
 /// From the graph that the passes left to a program, as one strategy has it.
 Status lower(const machine::Machine& machine, const Options& options, Lowered& made, Steps& step) {
   const machine::Strategy& strategy = made.strategy;
   const stitch::Options stitching = stitching_for(strategy, options);
-  const passes::OfTiles tiles = questions_for(machine, strategy, stitching, options);
+  FewRows few_rows;
+  TRY(few_rows.whole, flows_with_whole_products(machine, options, strategy, made.graph));
+  const passes::OfTiles tiles = questions_for(machine, strategy, stitching, options, &few_rows);
 
   for (const passes::Pass& pass : passes::machine_passes(tiles)) TRY_STATUS(step(pass, made.graph));
 

@@ -28,6 +28,17 @@ static int64_t parts_of_width(const machine::Machine& machine, int64_t columns, 
   return parts;
 }
 
+/// Whether a product of few rows loses no more than two phases if it is whole: then a worker for
+/// each tile of columns reads the weights.
+static bool whole_is_near(const machine::Machine& machine, DType type, int64_t columns,
+                          int64_t depth) {
+  constexpr int64_t kColumns = 16;  // of a tile, at least
+  const auto workers = static_cast<double>(
+      std::clamp<int64_t>(columns / kColumns, 1, static_cast<int64_t>(machine.sms)));
+  const double nanos = static_cast<double>(byte_size(type, columns * depth)) / machine.bytes_per_sm;
+  return nanos / workers - nanos / machine.sms <= 2 * machine.costs.phase;
+}
+
 /// Channels of 16 bits in vectors of 16 bytes, where that adds no more than a third.
 static int64_t whole_vectors(DType type, int64_t channels) {
   constexpr int64_t kVector = 8;
@@ -36,7 +47,8 @@ static int64_t whole_vectors(DType type, int64_t channels) {
 }
 
 passes::OfTiles questions_for(const machine::Machine& machine, const machine::Strategy& strategy,
-                              const stitch::Options& stitching, const Options& options) {
+                              const stitch::Options& stitching, const Options& options,
+                              FewRows* few_rows) {
   const kernels::GemmTiles& gemm = kernels::tile_library(machine).gemm;
   const bool wgmma_kernels = strategy.own_kernels && takes_async_mma(machine, strategy);
   passes::OfTiles asked;
@@ -53,14 +65,18 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
   };
   passes::SplitK parts = [](DType, int64_t, int64_t, int64_t) -> int64_t { return 1; };
   if (gemm.split_k && !options.disabled.count("split_products")) {
-    parts = [&gemm, wgmma_kernels, machine, strategy](DType type, int64_t rows, int64_t columns,
-                                                      int64_t depth) -> int64_t {
+    parts = [&gemm, wgmma_kernels, machine, strategy, few_rows](
+                DType type, int64_t rows, int64_t columns, int64_t depth) -> int64_t {
       if (wgmma_kernels && rows >= stitch::kMostPipelinedRows)  // in one chain over k, or a part
         return schedule::tall_split_k(machine, strategy, static_cast<int32_t>(type), rows, columns,
                                       depth);
       const int64_t count =
           gemm.split_k->splits(static_cast<int32_t>(type), columns, depth,
                                strategy.one_kernel() && !strategy.batch_invariant ? rows : 0);
+      if (few_rows && count > 1 && rows <= kernels::dataflow_bounds::kMostRows) {
+        few_rows->split = true;
+        if (few_rows->whole && whole_is_near(machine, type, columns, depth)) return 1;
+      }
       return wgmma_kernels ? parts_of_width(machine, columns, depth, count) : count;
     };
     asked.split_k = parts;

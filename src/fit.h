@@ -6,9 +6,18 @@
 
 namespace obelisk::compiler {
 
+/// Products of few rows, which may be split over k in one kernel with barriers but not in one
+/// without (schedule/dataflow.h).
+struct FewRows {
+  bool whole = false;  // all of them
+  bool split = false;  // one would be split; said by the answers
+};
+
 /// `options`: which passes are left out, since what one may do depends on another that follows.
+/// `few_rows`, if not null, outlives the answers.
 passes::OfTiles questions_for(const machine::Machine& machine, const machine::Strategy& strategy,
-                              const stitch::Options& stitching, const Options& options);
+                              const stitch::Options& stitching, const Options& options,
+                              FewRows* few_rows = nullptr);
 
 /// In how many parts a reduction is worth another phase: where few workers would walk over all of
 /// it for long.
