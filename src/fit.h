@@ -9,7 +9,7 @@ namespace obelisk::compiler {
 /// Products of few rows, which may be split over k in one kernel with barriers but not in one
 /// without (schedule/dataflow.h).
 struct FewRows {
-  bool whole = false;  // all of them
+  bool whole = false;  // those that lose little by it
   bool split = false;  // one would be split; said by the answers
 };
 

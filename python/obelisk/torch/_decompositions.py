@@ -153,7 +153,7 @@ def _histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> 
     return (bin_of.unsqueeze(-1) == torch.arange(bins, device=x.device)).sum(0).to(x.dtype)
 
 
-_MOST_GROUPED_ROWS = 256  # above, the products by all matrices take longer than it takes to read these
+_MOST_GROUPED_ROWS = 256  # chosen: of more, multiplying by all matrices would take longer than reading them
 
 
 def _grouped_mm(x: torch.Tensor, w: torch.Tensor, offs: Optional[torch.Tensor] = None, bias: Optional[torch.Tensor] = None,
