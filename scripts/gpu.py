@@ -96,6 +96,8 @@ class Session:
         self.exported = {}
         for entry in options.models.split(","):
             name, _, precision = entry.partition("@")
+            if name in self.models:
+                sys.exit(f"gpu.py: {name} is named twice; a run has one precision of a network")
             self.models.append(name)
             self.precisions[name] = precision or options.precision
         self.result = {
@@ -499,7 +501,8 @@ class Session:
                 if self.options.orders:
                     orders = ",".join(f"random:{seed}" for seed in range(1, self.options.orders + 1))
                     kinds.append(("--dispatch", "waves,opara", "--launch-order", orders))
-                row = {"model": name, "granularity": granularity, "device_us": {}}
+                row = {"model": name, "granularity": granularity, "precision": self.precisions[name],
+                       "device_us": {}}
                 for words in kinds:
                     code, out, err = self.obelisk(
                         "bench", self.onnx(name), *self.target(name, granularity), *words, "--verify",

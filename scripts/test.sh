@@ -2,7 +2,7 @@
 # Sets up a fresh Debian 12, builds everything and runs all tests.
 #   scripts/test.sh          rooms, formatting, C++ tests, command line tests, device code beside its table, conformance,
 #                            a dozen of the wide zoo (PyTorch, in an environment of its own), programs that judge the server
-#   scripts/test.sh --all    and the exported networks, judges that install for long, half an hour of serving
+#   scripts/test.sh --all    and the exported networks, judges that install for long, half an hour of serving, all sizes of device code
 # Every stage runs, whatever the one before it said; the last line counts all of them.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 all=
@@ -33,13 +33,14 @@ stage() {  # stage NAME COMMAND…: notes the exit, so that tally.py sees a stag
 [ -e scripts/check_rooms.py ] && stage rooms python3 scripts/check_rooms.py
 stage format scripts/format.sh --check
 stage wheel scripts/wheel.sh
-[ -z "$all" ] || export OBELISK_TEST_ALL=1  # tests that download much
+[ -z "$all" ] || export OBELISK_TEST_ALL=1  # tests that download or compile much
 # Whole outputs, for tally.py counts the cases of each program.
 stage ctest ctest --test-dir build -j 2 --output-on-failure --test-output-size-passed 4000000 --test-output-size-failed 4000000 \
   --output-junit "$reports/ctest.xml"
-stage pytest python3 -m pytest -q -p no:cacheprovider tests --ignore tests/cli/device_code_test.py --ignore tests/python/torch_backend_test.py \
-  --ignore tests/serve/judges \
-  --junitxml "$reports/pytest.xml"
+stage pytest python3 -m pytest -q -n 2 --dist loadfile -p no:cacheprovider tests/cli tests/python --ignore tests/cli/device_code_test.py \
+  --ignore tests/python/torch_backend_test.py --junitxml "$reports/pytest.xml"
+# Alone: servers with deadlines.
+stage serve python3 -m pytest -q -p no:cacheprovider tests/serve --ignore tests/serve/judges --junitxml "$reports/serve.xml"
 stage judges scripts/judges.sh ${all:+--all} --junitxml "$reports/judges.xml"
 stage device_code python3 -m pytest -q -p no:cacheprovider tests/cli/device_code_test.py --junitxml "$reports/device_code.xml"
 stage conformance python3 scripts/conformance.py --junit "$reports/conformance.xml"

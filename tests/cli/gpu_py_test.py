@@ -1,6 +1,7 @@
 """scripts/gpu.py in the folder that a pack is, with a program that answers as one on a GPU does and a
 stub of PyTorch: both sides in one run, and auto's choice. No GPU is wanted."""
 
+import subprocess
 import sys
 
 import numpy as np
@@ -108,6 +109,13 @@ def test_bench_alone_wants_no_pytorch(gpu_py):
     done, result = gpu_py("bench", STUB_TORCH_NO_GPU="1")
     assert done.returncode == 0 and len(result["obelisk"]) == 4, done.stdout
     assert np.isclose(result["obelisk"][0]["device_us"]["median"], 120)
+
+
+def test_a_network_has_one_precision_in_a_run(pack):
+    words = ("bench", "--models", "a,b,a@fp32", "--work", pack.folder / "work")
+    done = subprocess.run([sys.executable, pack.folder / "scripts" / "gpu.py", *words], capture_output=True, text=True,
+                          timeout=100, env=pack.environment)
+    assert done.returncode != 0 and "a is named twice" in done.stderr, done.stdout + done.stderr
 
 
 def test_shards_of_test_programs_are_counted_together(gpu_py, tmp_path):

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <set>
 
 #include "device.h"
 #include "kernels/cuda/attention/attention.h"
@@ -95,6 +96,9 @@ class Attention : public testing::TestWithParam<Shape> {
         ASSERT_TRUE(made.ok()) << made.error().text();
         GTEST_SKIP() << "compiled, not run: " << gpu.error().text();
       }
+      static std::set<std::vector<std::string>> compiled;  // tests of a shape have the same text
+      if (!compiled.insert(defines).second)
+        GTEST_SKIP() << "compiled by another test, not run: " << gpu.error().text();
       const Extents few = {{17, 65}, {16, 128}, {128, 128}, {64, 300}};
       auto cubin = compile_cubin(text(few), s.size % 64 ? "sm_80" : "sm_90a", defines);
       ASSERT_TRUE(cubin.ok()) << cubin.error().text();
