@@ -3,7 +3,8 @@
 
 A corpus begins with those of the kept cases and seeds that show something new, so that a run is not
 spent on reading much of the same; it grows under build/fuzz/corpus from run to run.
-A crash, an input that takes a minute, or one that takes 2 GB ends a run; it is then a find.
+A crash, an input that takes a minute, or one that takes 2 GB ends a run; it is then a find. So is one
+that took ten seconds, if it takes as long once more after the run: others may have had the cores.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ("onnx", "ir", "npy", "npz", "obk")
 LONGEST = {"onnx": 8192, "ir": 8192, "npy": 4096, "npz": 4096, "obk": 8192}
+SLOW = 10  # seconds
 # Allocators answer what is too large with an error, as the product's do, and the error is what is
 # tested.
 SANITIZERS = {
@@ -32,7 +34,7 @@ SANITIZERS = {
 def call(target, log, *words):
     """The fuzzer's exit; what it says goes to build/fuzz/LOG."""
     folder = ROOT / "build" / "fuzz"
-    limits = ["-timeout=60", "-rss_limit_mb=2048", f"-max_len={LONGEST[target]}",
+    limits = ["-timeout=60", f"-report_slow_units={SLOW}", "-rss_limit_mb=2048", f"-max_len={LONGEST[target]}",
               f"-artifact_prefix={folder}/found/{target}-"]
     with open(folder / log, "w") as out:
         return subprocess.run(
@@ -43,6 +45,12 @@ def call(target, log, *words):
             env={**os.environ, **SANITIZERS},
             cwd=folder,
         ).returncode
+
+
+def is_slow(target, file):
+    start = time.monotonic()
+    call(target, f"{target}.slow.log", file)
+    return time.monotonic() - start >= SLOW
 
 
 def fuzz(target, seconds):
@@ -64,6 +72,9 @@ def fuzz(target, seconds):
     text = (folder / f"{target}.log").read_text(errors="replace")
     last = (re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", text) or [(0, 0, 0)])[-1]
     runs = re.search(r"number_of_executed_units:\s+(\d+)", text)
+    for file in set(found.glob(f"{target}-slow-unit-*")) - before:
+        if not is_slow(target, file):
+            file.unlink()
     peak = re.search(r"peak_rss_mb:\s+(\d+)", text)
     return {
         "target": target,

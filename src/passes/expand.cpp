@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "passes/expand_nodes.h"
+#include "passes/fold_constants.h"
 #include "passes/fold_norms.h"
 
 namespace obelisk::passes {
@@ -11,11 +12,18 @@ namespace {
 using graph::Graph;
 using graph::NodeId;
 
+/// Elements that are computed now where a batch norm's expansion makes them of constants: no run
+/// computes them again. Other norms' scales stay in their narrower type, in which they are read.
+constexpr int64_t kMostKnown = int64_t{1} << 16;
+
 /// Adds an expansion's nodes at the end of the graph.
 class IntoGraph : public ops::Expander {
  public:
   IntoGraph(Graph& graph, NodeId of)
-      : graph_(graph), inputs_(graph.node(of).inputs), name_(graph.node(of).name) {}
+      : graph_(graph), inputs_(graph.node(of).inputs), name_(graph.node(of).name) {
+    is_known_ = graph.node(of).op == ops::Op::BatchNormalization &&
+                !graph.value(inputs_[0]).is_constant();  // else fold_constants has left it as it is
+  }
 
   Value input(int index) override {
     return index < static_cast<int>(inputs_.size()) ? inputs_[index] : kAbsent;
@@ -23,7 +31,12 @@ class IntoGraph : public ops::Expander {
   Value constant(Tensor tensor) override { return graph_.add_constant(std::move(tensor)); }
   Value add(ops::Op op, std::vector<Value> inputs, ops::Attrs attrs) override {
     const Value value = graph_.must_add(op, std::move(inputs), std::move(attrs), name_);
-    made.push_back(graph_.value(value).producer);
+    const NodeId node = graph_.value(value).producer;
+    if (auto known = is_known_ ? known_answer(graph_, node, kMostKnown) : std::nullopt) {
+      graph_.erase_node(node);
+      return graph_.add_constant(std::move(*known));
+    }
+    made.push_back(node);
     return value;
   }
   std::vector<Value> add_all(ops::Op op, std::vector<Value> inputs, ops::Attrs attrs,
@@ -42,6 +55,7 @@ class IntoGraph : public ops::Expander {
   Graph& graph_;
   const std::vector<graph::ValueId> inputs_;
   const std::string name_;
+  bool is_known_ = false;
 };
 
 }  // namespace
@@ -87,12 +101,14 @@ Graph expanded(Graph graph, std::deque<NodeId> open,
     CHECK(expansion.size() >= node.outputs.size(), "{} has {} outputs, its expansion {}",
           ops::to_string(node.op), node.outputs.size(), expansion.size());
     for (size_t k = 0; k < node.outputs.size(); ++k) {
-      const graph::ValueId value = expansion[k];
+      graph::ValueId value = expansion[k];
       if (value == graph::kNone) {
         CHECK(graph.users(node.outputs[k]).empty() && !graph.is_output(node.outputs[k]),
               "output {} of {} is read but not expanded", k, ops::to_string(node.op));
         continue;
       }
+      if (graph.is_output(node.outputs[k]) && graph.value(value).is_constant())
+        value = graph.must_add(ops::Op::Identity, {value}, {}, node.name);
       CHECK(graph.type(value) == graph.type(node.outputs[k]), "{}: expanded to {}, not {}",
             ops::to_string(node.op), to_string(graph.type(value)),
             to_string(graph.type(node.outputs[k])));

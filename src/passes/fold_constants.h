@@ -18,6 +18,10 @@ namespace obelisk::passes {
 inline constexpr int64_t kMostFolded = int64_t{4} << 20;  // elements of one node
 inline constexpr double kMostFoldedFlops = 1e8;  // of one node: about a second of reference
 
+/// What a node of one output answers, where its inputs are constants, some are there, and neither
+/// they nor the output have more than `most` elements.
+std::optional<Tensor> known_answer(const graph::Graph& graph, graph::NodeId id, int64_t most);
+
 Result<graph::Graph> fold_constants(graph::Graph graph, Remarks* remarks = nullptr);
 
 }  // namespace obelisk::passes

@@ -7,14 +7,6 @@
 namespace obelisk::passes {
 namespace {
 
-/// The pads of zeros, by axis. Empty for other pads.
-std::vector<int64_t> zeros_around(const Graph& graph, const Node& pad) {
-  if (pad.attrs.get_string("mode", "constant") != "constant") return {};
-  const bool has_value = pad.inputs.size() > 2 && pad.inputs[2] != kNone;
-  if (has_value && uniform_value(graph, pad.inputs[2]).value_or(1) != 0) return {};
-  return pads_by_axis(graph, pad);
-}
-
 /// The window's attributes with those zeros as padding; nothing where it cannot have them.
 std::optional<Attrs> padded_window(const Node& node, const std::vector<int64_t>& around) {
   const size_t rank = around.size() / 2, spatial = rank - 2;

@@ -23,6 +23,8 @@ std::vector<Pass> table(const Options& options) {
       {"merge_equal", "what is computed twice is computed once", merge_equal},
       {"simplify_algebra", "what changes nothing goes, what is done twice is done once",
        simplify_algebra},
+      {"slice_pools", "a pool whose windows are single elements is a slice with steps",
+       silent(slice_pools)},
       {"fold_pads", "zeros around the input of a convolution or an average pool are its padding",
        silent(fold_pads)},
       {"raise_layer_norm", "decomposed normalisations become one op", raise_layer_norm},

@@ -35,6 +35,7 @@
 #include "passes/remove_dead.h"
 #include "passes/simplify_algebra.h"
 #include "passes/sink_transposes.h"
+#include "passes/slice_pools.h"
 #include "passes/split_products.h"
 #include "passes/split_reductions.h"
 #include "passes/spread_uniform_weights.h"

@@ -55,6 +55,13 @@ std::vector<int64_t> pads_by_axis(const Graph& graph, const Node& pad) {
   return by_axis;
 }
 
+std::vector<int64_t> zeros_around(const Graph& graph, const Node& pad) {
+  if (pad.attrs.get_string("mode", "constant") != "constant") return {};
+  const bool has_value = pad.inputs.size() > 2 && pad.inputs[2] != kNone;
+  if (has_value && uniform_value(graph, pad.inputs[2]).value_or(1) != 0) return {};
+  return pads_by_axis(graph, pad);
+}
+
 bool has_one_reader(const Graph& graph, ValueId id) {
   return graph.users(id).size() == 1 && !graph.is_output(id);
 }

@@ -36,6 +36,9 @@ std::optional<double> uniform_value(const Graph& graph, ValueId id);
 /// many behind each, [rank]. Empty where they are not known.
 std::vector<int64_t> pads_by_axis(const Graph& graph, const Node& pad);
 
+/// The same of a Pad that puts zeros; empty for other pads, too.
+std::vector<int64_t> zeros_around(const Graph& graph, const Node& pad);
+
 /// Read by one node and not an answer: this value may vanish into its reader.
 bool has_one_reader(const Graph& graph, ValueId id);
 

@@ -105,6 +105,9 @@ TEST(Passes, MergeEqual) {
 TEST(Passes, SimplifyAlgebra) {
   graph::run_cases("src/passes/test/simplify_algebra.ir", pass("simplify_algebra"));
 }
+TEST(Passes, SlicePools) {
+  graph::run_cases("src/passes/test/slice_pools.ir", pass("slice_pools"));
+}
 TEST(Passes, FoldPads) { graph::run_cases("src/passes/test/fold_pads.ir", pass("fold_pads")); }
 TEST(Passes, FoldBatchNorm) {
   graph::run_cases("src/passes/test/fold_batch_norm.ir", pass("fold_batch_norm"));
