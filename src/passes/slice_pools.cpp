@@ -2,30 +2,25 @@
 
 #include <algorithm>
 
-#include "ops/window.h"
 #include "passes/rewrite.h"
 
 namespace obelisk::passes {
 namespace {
 
-/// The windows of a pool of one output, if they are single elements and nothing is padded.
-std::optional<ops::Window> single_elements(const Graph& graph, NodeId id) {
+/// The steps of a pool of one output, if its windows are single elements and nothing is padded.
+std::optional<std::vector<int64_t>> steps_of(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   if ((node.op != Op::AveragePool && node.op != Op::MaxPool) || node.outputs.size() != 1)
     return std::nullopt;
-  const std::vector<int64_t> kernel = node.attrs.get_ints("kernel_shape");
+  const std::vector<int64_t> kernel = node.attrs.get_ints("kernel_shape"),
+                             pads = node.attrs.get_ints("pads");
   const auto is = [](int64_t wanted) { return [=](int64_t each) { return each == wanted; }; };
   if (kernel.empty() || !std::all_of(kernel.begin(), kernel.end(), is(1)) ||
-      node.attrs.get_int("ceil_mode", 0) != 0)
+      !std::all_of(pads.begin(), pads.end(), is(0)) || node.attrs.get_int("ceil_mode", 0) != 0)
     return std::nullopt;
-  const ops::Call call = graph.call(id);
-  const auto spatial = ops::spatial_of(call, 0);
-  if (!spatial.ok()) return std::nullopt;
-  auto window = ops::window_of(call, *spatial, kernel);
-  if (!window.ok() || !std::all_of(window->begin.begin(), window->begin.end(), is(0)) ||
-      !std::all_of(window->end.begin(), window->end.end(), is(0)))
-    return std::nullopt;
-  return std::move(*window);
+  std::vector<int64_t> steps = node.attrs.get_ints("strides");
+  if (steps.empty()) steps.assign(kernel.size(), 1);
+  return steps;
 }
 
 /// Elements of an axis that are sampled, and zeros before and behind them.
@@ -54,8 +49,8 @@ ValueId numbers(Graph& graph, const std::vector<int64_t>& all) {
 std::optional<Attrs> with_steps(const Graph& graph, const Node& conv, NodeId pool) {
   if (pool == kNone || graph.producer(graph.node(pool).inputs[0], Op::Pad) != kNone)
     return std::nullopt;
-  const std::optional<ops::Window> window = single_elements(graph, pool);
-  if (!window) return std::nullopt;
+  const auto steps = steps_of(graph, pool);
+  if (!steps) return std::nullopt;
   const Shape kernel = graph.type(conv.inputs[1]).shape;
   const std::vector<int64_t> pads = conv.attrs.get_ints("pads");
   const std::string mode = conv.attrs.get_string("auto_pad", "NOTSET");
@@ -64,8 +59,8 @@ std::optional<Attrs> with_steps(const Graph& graph, const Node& conv, NodeId poo
       !(mode == "NOTSET" || mode == "VALID" || mode.empty()))
     return std::nullopt;
   std::vector<int64_t> strides = conv.attrs.get_ints("strides");
-  if (strides.empty()) strides.assign(window->strides.size(), 1);
-  for (size_t axis = 0; axis < strides.size(); ++axis) strides[axis] *= window->strides[axis];
+  if (strides.empty()) strides.assign(steps->size(), 1);
+  for (size_t axis = 0; axis < strides.size(); ++axis) strides[axis] *= (*steps)[axis];
   Attrs attrs = conv.attrs;
   attrs.set("strides", std::move(strides));
   return attrs;
@@ -96,12 +91,12 @@ Result<Graph> slice_pools(Graph graph) {
   bool changed = give_steps_to_convs(graph);
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {
-    const std::optional<ops::Window> window = single_elements(graph, id);
-    if (!window) continue;
+    const auto strides = steps_of(graph, id);
+    if (!strides) continue;
     const Node node = graph.node(id);
     const ValueId y = node.outputs[0];
     if (graph.users(y).empty() && !graph.is_output(y)) continue;  // its convolutions took the steps
-    const size_t rank = window->in.size() + 2;
+    const size_t rank = strides->size() + 2;
     std::vector<int64_t> around(2 * rank, 0);
     ValueId x = node.inputs[0];
     if (const NodeId pad = graph.producer(x, Op::Pad); pad != kNone) {
@@ -114,8 +109,8 @@ Result<Graph> slice_pools(Graph graph) {
     std::vector<int64_t> starts, ends, axes, steps, pads(2 * rank, 0);
     bool some = true, whole = true;
     for (size_t axis = 2; axis < rank; ++axis) {
-      const int64_t step = window->strides[axis - 2];
-      const Samples of = samples_of(extents[axis], around[axis], step, window->out[axis - 2]);
+      const int64_t step = (*strides)[axis - 2];
+      const Samples of = samples_of(extents[axis], around[axis], step, graph.type(y).shape[axis]);
       some = some && of.count > 0, whole = whole && step == 1 && of.count == extents[axis];
       starts.push_back(of.from), ends.push_back(of.from + (of.count - 1) * step + 1);
       axes.push_back(static_cast<int64_t>(axis)), steps.push_back(step);
@@ -125,8 +120,8 @@ Result<Graph> slice_pools(Graph graph) {
     ValueId made = x;
     if (!whole)
       made = graph.must_add(Op::Slice,
-                            {x, numbers(graph, starts), numbers(graph, ends),
-                             numbers(graph, axes), numbers(graph, steps)},
+                            {x, numbers(graph, starts), numbers(graph, ends), numbers(graph, axes),
+                             numbers(graph, steps)},
                             {}, node.name);
     if (std::any_of(pads.begin(), pads.end(), [](int64_t each) { return each != 0; }))
       made = graph.must_add(Op::Pad, {made, numbers(graph, pads)}, {}, node.name);

@@ -3,9 +3,9 @@
 ///   in   %1 = AveragePool(%0) {kernel_shape = [1, 1], strides = [2, 2]}
 ///   out  %1 = Slice(%0, [0, 0], [9, 9], [2, 3], [2, 2])
 ///
-/// A convolution of single elements behind it takes its steps instead. Of a pool behind a Pad of zeros that crops or
-/// adds, what is sampled is sliced first and padded then: NASNet's and PNASNet's reductions take
-/// every other pixel this way, once from the first and once from the second.
+/// A convolution of single elements behind it takes its steps instead. Of a pool behind a Pad of
+/// zeros that crops or adds, what is sampled is sliced first and padded then: reductions of NASNet
+/// and PNASNet take every other pixel this way, once from the first and once from the second.
 /// Stands   after fold_constants and simplify_algebra, before fold_pads.
 /// Errors   none.    Cost  O(nodes).
 #pragma once
