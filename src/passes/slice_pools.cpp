@@ -7,6 +7,9 @@
 namespace obelisk::passes {
 namespace {
 
+/// Steps that are given to a convolution at most: what it takes itself is bounded, too.
+constexpr int64_t kMostStep = int64_t{1} << 30;
+
 /// The steps of a pool of one output, if its windows are single elements and nothing is padded.
 std::optional<std::vector<int64_t>> steps_of(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
@@ -60,7 +63,10 @@ std::optional<Attrs> with_steps(const Graph& graph, const Node& conv, NodeId poo
     return std::nullopt;
   std::vector<int64_t> strides = conv.attrs.get_ints("strides");
   if (strides.empty()) strides.assign(steps->size(), 1);
-  for (size_t axis = 0; axis < strides.size(); ++axis) strides[axis] *= (*steps)[axis];
+  for (size_t axis = 0; axis < strides.size(); ++axis) {
+    if (strides[axis] > kMostStep / (*steps)[axis]) return std::nullopt;
+    strides[axis] *= (*steps)[axis];
+  }
   Attrs attrs = conv.attrs;
   attrs.set("strides", std::move(strides));
   return attrs;
