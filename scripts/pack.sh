@@ -13,7 +13,7 @@ for tool in cmake ninja g++; do
   command -v $tool >/dev/null || fail "$tool is not here: scripts/build.sh installs what building needs"
 done
 build=${OBELISK_PACK_BUILD:-build-pack}
-programs=(obelisk gpu_test gpu_blocks_test batch_test instances_test random_graphs_gpu api_test libtensors.so tenants goodput requests streams)
+programs=(obelisk gpu_test gpu_blocks_test batch_test instances_test random_graphs_gpu api_test libtensors.so tenants goodput requests streams side_by_side)
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DOBELISK_STATIC=ON >/dev/null
 ninja -C "$build" "${programs[@]/#/bin/}" >/dev/null || fail "the build failed: ninja -C $build ${programs[*]/#/bin/}"
 rm -rf "$1/bin" "$1/scripts" "$1/kernels"

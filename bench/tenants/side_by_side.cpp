@@ -1,0 +1,220 @@
+// Copies of one compiled program side by side, without a server, each in a context and on a stream
+// of its own: how long a round of one run of each takes, by how many there are, and which kernels
+// take longer beside others.
+//
+//   side_by_side FILE.obk [--most 8] [--runs 20] [--turns 15] [--one-copy] [--kernels]
+//
+// FILE.obk is compiled for a part of the multiprocessors: obelisk compile m.onnx --sms 16 -o FILE.obk.
+// Inputs and outputs lie in the GPU's memory. Each copy has weights of its own, or all the same
+// (--one-copy). One line of JSON: `round_us` by number of copies, the median of --turns of the mean
+// of --runs rounds that are given in turn; whether the answers have the bits of the first copy
+// alone; with --kernels a row for each kernel of one copy, alone and while the others run: `us` from
+// its first task's begin to its last one's end, `task_us` the mean of its tasks, `gap_us` from the
+// end of the kernel before it.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "common.h"
+#include "gpu_memory.h"
+#include "runtime/obk.h"
+#include "runtime/runtime.h"
+
+namespace {
+
+namespace runtime = obelisk::runtime;
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::json;
+
+template <typename T>
+T must(obelisk::Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.error().text());
+  return std::move(*result);
+}
+void must(const obelisk::Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.error().text());
+}
+
+/// Floats from 0.25 to 0.5 of either sign; integers 0 and 1, which are indices of anything.
+Bytes some_numbers(const obelisk::Type& type) {
+  std::mt19937 random(7);
+  obelisk::Tensor made = obelisk::Tensor::allocate(type);
+  const bool floats = obelisk::is_float(type.dtype);
+  for (int64_t k = 0; k < made.count(); ++k) {
+    const uint32_t word = random();
+    if (floats)
+      made.set_double(k, (word & 1 ? 1 : -1) * (0.25 + (word >> 8) * 0x1p-26));
+    else
+      made.set_int(k, word & 1);
+  }
+  const auto* from = static_cast<const std::byte*>(made.data());
+  return {from, from + made.bytes()};
+}
+
+class Copy {
+ public:
+  Copy(std::shared_ptr<const runtime::Executable> executable, const runtime::Program& program)
+      : context_(must(executable->context())), executable_(std::move(executable)) {
+    for (const runtime::Port& port : program.inputs)
+      inputs_.push_back(gpu_.copy_of(some_numbers(port.type)).data());
+    for (const runtime::Port& port : program.outputs) {
+      const size_t bytes = some_numbers(port.type).size();
+      spans_.push_back(gpu_.copy_of(Bytes(bytes)));
+      outputs_.push_back(const_cast<std::byte*>(spans_.back().data()));
+    }
+    stream_ = gpu_.stream();
+  }
+  void begin() { must(context_->run_on(inputs_, outputs_, stream_)); }
+  void wait() { must(context_->wait()); }
+  std::vector<runtime::TaskTime> task_times() { return must(context_->task_times()); }
+  Bytes answer() {
+    Bytes all;
+    for (const auto& span : spans_) {
+      const Bytes one = gpu_.read(span);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+
+ private:
+  GpuMemory gpu_{0};
+  std::unique_ptr<runtime::Context> context_;
+  std::shared_ptr<const runtime::Executable> executable_;
+  std::vector<const void*> inputs_;
+  std::vector<void*> outputs_;
+  std::vector<std::span<const std::byte>> spans_;
+  void* stream_ = nullptr;
+};
+
+using Copies = std::vector<std::unique_ptr<Copy>>;
+
+double round_us(Copies& copies, size_t count, int runs) {
+  const auto start = Clock::now();
+  for (int run = 0; run < runs; ++run)
+    for (size_t k = 0; k < count; ++k) copies[k]->begin();
+  for (size_t k = 0; k < count; ++k) copies[k]->wait();
+  return us(Clock::now() - start) / runs;
+}
+
+struct Kernel {
+  double from = 0, to = 0, busy = 0;
+  int tasks = 0;
+};
+
+std::map<int, Kernel> kernels_of(const std::vector<runtime::TaskTime>& times) {
+  std::map<int, Kernel> all;
+  for (const runtime::TaskTime& time : times) {
+    auto& kernel = all.try_emplace(time.work, Kernel{time.start_us, time.end_us}).first->second;
+    kernel.from = std::min(kernel.from, time.start_us), kernel.to = std::max(kernel.to, time.end_us);
+    kernel.busy += time.end_us - time.start_us, ++kernel.tasks;
+  }
+  return all;
+}
+
+/// Of the first copy, while the others run again and again.
+Json kernels(Copies& copies, const runtime::Program& program, int turns) {
+  Json rows = Json::array();
+  std::map<int, std::map<std::string, std::vector<double>>> values;
+  for (const bool beside : {false, true}) {
+    std::atomic<bool> done = false;
+    std::vector<std::thread> others;
+    for (size_t k = 1; beside && k < copies.size(); ++k)
+      others.emplace_back([&, k] {
+        constexpr int kAhead = 8;  // runs that are given at once: the host is never waited for
+        while (!done) {
+          for (int run = 0; run < kAhead; ++run) copies[k]->begin();
+          copies[k]->wait();
+        }
+      });
+    for (int turn = 0; turn < turns; ++turn) {
+      const std::map<int, Kernel> all = kernels_of(copies[0]->task_times());
+      std::vector<std::pair<int, Kernel>> order(all.begin(), all.end());
+      std::sort(order.begin(), order.end(),
+                [](const auto& a, const auto& b) { return a.second.from < b.second.from; });
+      double before = 0;
+      for (const auto& [work, kernel] : order) {
+        auto& of = values[work];
+        const std::string suffix = beside ? "_beside" : "";
+        of["us" + suffix].push_back(kernel.to - kernel.from);
+        of["task_us" + suffix].push_back(kernel.busy / kernel.tasks);
+        of["gap_us" + suffix].push_back(kernel.from - before);
+        before = std::max(before, kernel.to);
+      }
+    }
+    done = true;
+    for (std::thread& other : others) other.join();
+  }
+  for (const auto& [work, of] : values) {
+    Json row = {{"kernel", work}, {"label", program.works[static_cast<size_t>(work)].label}};
+    for (const auto& [name, all] : of) row[name] = quantile(all, 0.5);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+int measure(int argc, char** argv) {
+  std::string file;
+  size_t most = 8;
+  int runs = 20, turns = 15;
+  bool one_copy = false, by_kernel = false;
+  for (Words words(argc, argv); words.next();) {
+    const std::string word = words.word();
+    if (word == "--most")
+      most = std::stoul(words.value());
+    else if (word == "--runs")
+      runs = std::stoi(words.value());
+    else if (word == "--turns")
+      turns = std::stoi(words.value());
+    else if (word == "--one-copy")
+      one_copy = true;
+    else if (word == "--kernels")
+      by_kernel = true;
+    else if (word.starts_with("--") || !file.empty())
+      throw std::invalid_argument("there is no flag " + word + ", and one file is wanted");
+    else
+      file = word;
+  }
+  if (file.empty() || most < 1 || runs < 1 || turns < 1)
+    throw std::invalid_argument("a compiled file is wanted, and at least one copy, run and turn");
+  const runtime::Compiled compiled = must(runtime::open_obk(file));
+  std::shared_ptr<const runtime::Executable> executable;
+  Copies copies;
+  for (size_t k = 0; k < most; ++k) {
+    if (!executable || !one_copy) executable = must(runtime::load_cuda(compiled.program));
+    copies.push_back(std::make_unique<Copy>(executable, *compiled.program));
+  }
+  round_us(copies, 1, 3);
+  const Bytes alone = copies[0]->answer();
+  std::vector<size_t> counts = {1};
+  for (size_t n = 2; n <= most; n += 2) counts.push_back(n);
+  std::map<size_t, std::vector<double>> times;
+  round_us(copies, most, 3);
+  bool same = true;
+  for (int turn = 0; turn < turns; ++turn)
+    for (const size_t count : counts) {
+      times[count].push_back(round_us(copies, count, runs));
+      for (size_t k = 0; k < count; ++k) same = same && copies[k]->answer() == alone;
+    }
+  Json out = {{"file", file}, {"one_copy", one_copy}, {"same_bits", same}};
+  for (const auto& [count, all] : times) out["round_us"][std::to_string(count)] = quantile(all, 0.5);
+  if (by_kernel) out["kernels"] = kernels(copies, *compiled.program, turns);
+  std::printf("%s\n", out.dump().c_str());
+  return same ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return measure(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "side_by_side: %s\n", error.what());
+    return 2;
+  }
+}
