@@ -4,13 +4,14 @@
 //
 //   side_by_side FILE.obk [--most 8] [--runs 20] [--turns 15] [--one-copy] [--kernels]
 //
-// FILE.obk is compiled for a part of the multiprocessors: obelisk compile m.onnx --sms 16 -o FILE.obk.
-// Inputs and outputs lie in the GPU's memory. Each copy has weights of its own, or all the same
+// FILE.obk is compiled for a part of the multiprocessors: obelisk compile m.onnx --sms 16 -o
+// FILE.obk. Inputs and outputs lie in the GPU's memory. Each copy has weights of its own, or all
+// the same
 // (--one-copy). One line of JSON: `round_us` by number of copies, the median of --turns of the mean
 // of --runs rounds that are given in turn; whether the answers have the bits of the first copy
-// alone; with --kernels a row for each kernel of one copy, alone and while the others run: `us` from
-// its first task's begin to its last one's end, `task_us` the mean of its tasks, `gap_us` from the
-// end of the kernel before it.
+// alone; with --kernels a row for each kernel of one copy, alone and while the others run: `us`
+// from its first task's begin to its last one's end, `task_us` the mean of its tasks, `gap_us` from
+// the end of the kernel before it.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -111,7 +112,8 @@ std::map<int, Kernel> kernels_of(const std::vector<runtime::TaskTime>& times) {
   std::map<int, Kernel> all;
   for (const runtime::TaskTime& time : times) {
     auto& kernel = all.try_emplace(time.work, Kernel{time.start_us, time.end_us}).first->second;
-    kernel.from = std::min(kernel.from, time.start_us), kernel.to = std::max(kernel.to, time.end_us);
+    kernel.from = std::min(kernel.from, time.start_us),
+    kernel.to = std::max(kernel.to, time.end_us);
     kernel.busy += time.end_us - time.start_us, ++kernel.tasks;
   }
   return all;
@@ -202,7 +204,8 @@ int measure(int argc, char** argv) {
       for (size_t k = 0; k < count; ++k) same = same && copies[k]->answer() == alone;
     }
   Json out = {{"file", file}, {"one_copy", one_copy}, {"same_bits", same}};
-  for (const auto& [count, all] : times) out["round_us"][std::to_string(count)] = quantile(all, 0.5);
+  for (const auto& [count, all] : times)
+    out["round_us"][std::to_string(count)] = quantile(all, 0.5);
   if (by_kernel) out["kernels"] = kernels(copies, *compiled.program, turns);
   std::printf("%s\n", out.dump().c_str());
   return same ? 0 : 1;

@@ -94,6 +94,7 @@ class VectorEmitter {
   /// Registers of a thread for one row (or one point) of `units` vectors: in all, and at most
   /// between two passes.
   int64_t registers(int64_t units) const;
+  int64_t index_words() const;
   int64_t held_at_once(int64_t units) const;
   int64_t registers_of(const Load& load, int64_t units) const;
   int64_t registers_of(const Step& stage, int64_t units) const {

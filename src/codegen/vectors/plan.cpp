@@ -65,7 +65,8 @@ bool VectorEmitter::plan() {
     vectors_ = wide() / v_;
     const int64_t points =
         std::max<int64_t>((job_.tile_rows * vectors_ + kThreads - 1) / kThreads, 1);
-    const int64_t most = std::max<int64_t>(budget() / std::max<int64_t>(registers(1), 1), 1);
+    const int64_t words = std::max<int64_t>(registers(1) + index_words(), 1);
+    const int64_t most = std::max<int64_t>(budget() / words, 1);
     if (plan_slots(points)) return true;
     overlaps_ = most < points && !job_.anchored && !job_.grid;
     const int64_t batch = std::clamp<int64_t>(overlaps_ ? most / 2 : most, 1, points);

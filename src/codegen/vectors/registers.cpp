@@ -26,6 +26,16 @@ int64_t VectorEmitter::registers(int64_t units) const {
   return std::max<int64_t>(words, units * v_ / 2);
 }
 
+/// What each point of a flat body holds of where it is, if its elements come one by one, from where
+/// a condition or an index says: a coordinate of each axis, and whether it is there.
+int64_t VectorEmitter::index_words() const {
+  const auto alone = [&](const Load& load) {
+    return (load.varies & kByElement) && load.expr != kNoExpr && !packs(load, v_) &&
+           (load.guarded || !load_access_.at(load.expr)->affine);
+  };
+  return flat_ && std::any_of(loads_.begin(), loads_.end(), alone) ? nest_.rows + 2 : 0;
+}
+
 /// Whether a pass, or one behind it, reads `part`.
 bool VectorEmitter::read_from(int pass, ExprId part) const {
   const auto reads = [&](ExprId id) { return id != kNoExpr && made_of(exprs_, id, exprs_[part]); };
