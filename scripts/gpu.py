@@ -97,7 +97,7 @@ class Session:
         for entry in options.models.split(","):
             name, _, precision = entry.partition("@")
             if name in self.models:
-                sys.exit(f"gpu.py: {name} is named twice; a run has one precision of a network")
+                sys.exit(f"gpu.py: {name} is named twice, and a run has one precision of a network; run again for the other one")
             self.models.append(name)
             self.precisions[name] = precision or options.precision
         self.result = {

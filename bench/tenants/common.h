@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -26,6 +27,19 @@ class Words {
   Words(int argc, char** argv) : words_(argv, argv + argc) {}
   bool next() { return ++at_ < words_.size(); }
   const std::string& word() const { return words_[at_]; }
+  /// The same as a number of at least 1. Throws where it is none.
+  int count() {
+    const std::string flag = word(), text = value();
+    size_t read = 0;
+    int number = 0;
+    try {
+      number = std::stoi(text, &read);
+    } catch (const std::exception&) {  // no number, or beyond an int
+    }
+    if (number < 1 || read != text.size())
+      throw std::invalid_argument(flag + " is '" + text + "', a number of at least 1 is wanted");
+    return number;
+  }
   /// What stands behind a flag. Throws where nothing does.
   std::string value() {
     if (at_ + 1 >= words_.size()) throw std::invalid_argument(word() + " wants a value");
@@ -36,6 +50,16 @@ class Words {
   std::vector<std::string> words_;
   size_t at_ = 0;  // the program's name
 };
+
+/// What main() does: the exit of `measure`, or 2 with its error.
+inline int exit_of(const char* program, int (*measure)(int, char**), int argc, char** argv) {
+  try {
+    return measure(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", program, error.what());
+    return 2;
+  }
+}
 
 inline Bytes read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

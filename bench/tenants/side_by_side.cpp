@@ -4,17 +4,17 @@
 //
 //   side_by_side FILE.obk [--most 8] [--runs 20] [--turns 15] [--one-copy] [--kernels]
 //
-// FILE.obk is compiled for a part of the multiprocessors: obelisk compile m.onnx --sms 16 -o
-// FILE.obk. Inputs and outputs lie in the GPU's memory. Each copy has weights of its own, or all
-// the same
-// (--one-copy). One line of JSON: `round_us` by number of copies, the median of --turns of the mean
-// of --runs rounds that are given in turn; whether the answers have the bits of the first copy
-// alone; with --kernels a row for each kernel of one copy, alone and while the others run: `us`
-// from its first task's begin to its last one's end, `task_us` the mean of its tasks, `gap_us` from
-// the end of the kernel before it.
-#include <fmt/format.h>
-
-#include <atomic>
+// FILE.obk is compiled for a part of the multiprocessors: obelisk compile m.onnx --sms 16
+// --dispatch waves -o FILE.obk. Inputs and outputs lie in the GPU's memory. Each copy has weights
+// of its own; with --one-copy all read the same. Prints one line of JSON, times in microseconds:
+//
+//   round_us    by number of copies: the median of --turns means of --runs rounds
+//   same_bits   whether all answers have the bits of the first copy's alone
+//   kernels     with --kernels, of the first copy alone and (..._beside) while the others run,
+//   medians
+//               of --turns: `us` from the begin of a kernel's first task to the end of its last
+//               one, `task_us` the mean of its tasks, `gap_us` from the end of the kernels that
+//               began earlier, negative where they overlap
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -65,7 +65,7 @@ class Copy {
     for (const runtime::Port& port : program.inputs)
       inputs_.push_back(gpu_.copy_of(some_numbers(port.type)).data());
     for (const runtime::Port& port : program.outputs) {
-      const size_t bytes = some_numbers(port.type).size();
+      const auto bytes = static_cast<size_t>(obelisk::Tensor::allocate(port.type).bytes());
       spans_.push_back(gpu_.copy_of(Bytes(bytes)));
       outputs_.push_back(const_cast<std::byte*>(spans_.back().data()));
     }
@@ -124,14 +124,18 @@ Json kernels(Copies& copies, const runtime::Program& program, int turns) {
   Json rows = Json::array();
   std::map<int, std::map<std::string, std::vector<double>>> values;
   for (const bool beside : {false, true}) {
-    std::atomic<bool> done = false;
-    std::vector<std::thread> others;
+    std::vector<std::string> errors(copies.size());
+    std::vector<std::jthread> others;  // stop and end with this block
     for (size_t k = 1; beside && k < copies.size(); ++k)
-      others.emplace_back([&, k] {
-        constexpr int kAhead = 8;  // runs that are given at once: the host is never waited for
-        while (!done) {
-          for (int run = 0; run < kAhead; ++run) copies[k]->begin();
-          copies[k]->wait();
+      others.emplace_back([&, k](const std::stop_token& stop) {
+        constexpr int kAhead = 8;  // runs that are given at once, so that the GPU always has one
+        try {
+          while (!stop.stop_requested()) {
+            for (int run = 0; run < kAhead; ++run) copies[k]->begin();
+            copies[k]->wait();
+          }
+        } catch (const std::exception& error) {
+          errors[k] = error.what();
         }
       });
     for (int turn = 0; turn < turns; ++turn) {
@@ -149,8 +153,9 @@ Json kernels(Copies& copies, const runtime::Program& program, int turns) {
         before = std::max(before, kernel.to);
       }
     }
-    done = true;
-    for (std::thread& other : others) other.join();
+    others.clear();
+    for (const std::string& error : errors)
+      if (!error.empty()) throw std::runtime_error(error);
   }
   for (const auto& [work, of] : values) {
     Json row = {{"kernel", work}, {"label", program.works[static_cast<size_t>(work)].label}};
@@ -168,22 +173,24 @@ int measure(int argc, char** argv) {
   for (Words words(argc, argv); words.next();) {
     const std::string word = words.word();
     if (word == "--most")
-      most = std::stoul(words.value());
+      most = static_cast<size_t>(words.count());
     else if (word == "--runs")
-      runs = std::stoi(words.value());
+      runs = words.count();
     else if (word == "--turns")
-      turns = std::stoi(words.value());
+      turns = words.count();
     else if (word == "--one-copy")
       one_copy = true;
     else if (word == "--kernels")
       by_kernel = true;
-    else if (word.starts_with("--") || !file.empty())
-      throw std::invalid_argument("there is no flag " + word + ", and one file is wanted");
+    else if (word.starts_with("--"))
+      throw std::invalid_argument("there is no flag " + word);
+    else if (!file.empty())
+      throw std::invalid_argument("one compiled file is wanted, not " + file + " and " + word);
     else
       file = word;
   }
-  if (file.empty() || most < 1 || runs < 1 || turns < 1)
-    throw std::invalid_argument("a compiled file is wanted, and at least one copy, run and turn");
+  if (file.empty())
+    throw std::invalid_argument("a file is wanted: obelisk compile m.onnx --sms 16 -o FILE.obk");
   const runtime::Compiled compiled = must(runtime::open_obk(file));
   std::shared_ptr<const runtime::Executable> executable;
   Copies copies;
@@ -195,6 +202,7 @@ int measure(int argc, char** argv) {
   const Bytes alone = copies[0]->answer();
   std::vector<size_t> counts = {1};
   for (size_t n = 2; n <= most; n += 2) counts.push_back(n);
+  if (counts.back() < most) counts.push_back(most);
   std::map<size_t, std::vector<double>> times;
   round_us(copies, most, 3);
   bool same = true;
@@ -213,11 +221,4 @@ int measure(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return measure(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "side_by_side: %s\n", error.what());
-    return 2;
-  }
-}
+int main(int argc, char** argv) { return exit_of("side_by_side", measure, argc, argv); }

@@ -157,11 +157,4 @@ int measure(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return measure(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "streams: %s\n", error.what());
-    return 2;
-  }
-}
+int main(int argc, char** argv) { return exit_of("streams", measure, argc, argv); }

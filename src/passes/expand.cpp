@@ -21,8 +21,8 @@ class IntoGraph : public ops::Expander {
  public:
   IntoGraph(Graph& graph, NodeId of)
       : graph_(graph), inputs_(graph.node(of).inputs), name_(graph.node(of).name) {
-    is_known_ = graph.node(of).op == ops::Op::BatchNormalization &&
-                !graph.value(inputs_[0]).is_constant();  // else fold_constants has left it as it is
+    computes_now_ = graph.node(of).op == ops::Op::BatchNormalization &&
+                    !graph.value(inputs_[0]).is_constant();  // else fold_constants has left it
   }
 
   Value input(int index) override {
@@ -32,7 +32,7 @@ class IntoGraph : public ops::Expander {
   Value add(ops::Op op, std::vector<Value> inputs, ops::Attrs attrs) override {
     const Value value = graph_.must_add(op, std::move(inputs), std::move(attrs), name_);
     const NodeId node = graph_.value(value).producer;
-    if (auto known = is_known_ ? known_answer(graph_, node, kMostKnown) : std::nullopt) {
+    if (auto known = computes_now_ ? known_answer(graph_, node, kMostKnown) : std::nullopt) {
       graph_.erase_node(node);
       return graph_.add_constant(std::move(*known));
     }
@@ -55,7 +55,7 @@ class IntoGraph : public ops::Expander {
   Graph& graph_;
   const std::vector<graph::ValueId> inputs_;
   const std::string name_;
-  bool is_known_ = false;
+  bool computes_now_ = false;
 };
 
 }  // namespace
@@ -101,14 +101,12 @@ Graph expanded(Graph graph, std::deque<NodeId> open,
     CHECK(expansion.size() >= node.outputs.size(), "{} has {} outputs, its expansion {}",
           ops::to_string(node.op), node.outputs.size(), expansion.size());
     for (size_t k = 0; k < node.outputs.size(); ++k) {
-      graph::ValueId value = expansion[k];
+      const graph::ValueId value = expansion[k];
       if (value == graph::kNone) {
         CHECK(graph.users(node.outputs[k]).empty() && !graph.is_output(node.outputs[k]),
               "output {} of {} is read but not expanded", k, ops::to_string(node.op));
         continue;
       }
-      if (graph.is_output(node.outputs[k]) && graph.value(value).is_constant())
-        value = graph.must_add(ops::Op::Identity, {value}, {}, node.name);
       CHECK(graph.type(value) == graph.type(node.outputs[k]), "{}: expanded to {}, not {}",
             ops::to_string(node.op), to_string(graph.type(value)),
             to_string(graph.type(node.outputs[k])));

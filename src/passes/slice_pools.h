@@ -1,7 +1,7 @@
 /// passes/slice_pools.h — a pool whose windows are single elements is a slice with steps.
 ///
-///   in   %1 = AveragePool(%0) {kernel_shape = [1, 1], strides = [2, 2]}
-///   out  %1 = Slice(%0, [0, 0], [9, 9], [2, 3], [2, 2])
+///   in   %1: f32[1,8,5,5] = AveragePool(%0) {kernel_shape = [1, 1], strides = [2, 2]}, %0 of 9 x 9
+///   out  %1: f32[1,8,5,5] = Slice(%0, starts [0, 0], ends [9, 9], axes [2, 3], steps [2, 2])
 ///
 /// A convolution of single elements behind it takes its steps instead. Of a pool behind a Pad of
 /// zeros that crops or adds, what is sampled is sliced first and padded then: reductions of NASNet

@@ -376,10 +376,10 @@ graph::Graph chain_of_products(DType type, int64_t rows, int64_t depth, int64_t 
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text(); \
   if (type != DType::f16 && !first_gpu().ok()) GTEST_SKIP() << "no GPU is here; f16 is compiled"
 
-/// Whether a program is only told and checked, as one of its kind is compiled anyway: where no GPU
-/// is, but for `sample`.
-bool only_told(bool sample) { return !sample && !compiles_all() && !first_gpu().ok(); }
-constexpr const char* kOnlyTold = "no GPU is here; OBELISK_TEST_ALL compiles the others";
+/// Whether a program's tables are checked and it is not compiled, because another one of its kind
+/// is: where there is no GPU, unless it is the `sample` of its kind.
+bool is_not_compiled(bool sample) { return !sample && !compiles_all() && !first_gpu().ok(); }
+constexpr const char* kNotCompiled = "no GPU is here; OBELISK_TEST_ALL compiles the others";
 
 class AsyncRows : public testing::TestWithParam<const char*> {};
 class PipelinedGemm : public testing::TestWithParam<const char*> {};
@@ -409,8 +409,8 @@ void expect_pipelined(const std::function<graph::Graph(DType, int64_t rows)>& gr
       ++clusters;
     EXPECT_EQ(found, rows > 32 ? pipelined : 0);
     EXPECT_EQ(clusters, rows > 32 ? parts > 1 ? 1 : pipelined : 0);
-    if (only_told(rows == all_rows.back())) {
-      skipped = kOnlyTold;
+    if (is_not_compiled(rows == all_rows.back())) {
+      skipped = kNotCompiled;
       continue;
     }
     auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
@@ -540,8 +540,8 @@ TEST_P(PipelinedGemm, ProductsOfInputsWithANarrowLastTile) {
       for (const auto& list : program->lists)
         for (const ObkTask& task : list)
           narrow += task.c1 == n && task.c0 > 0 && task.c1 - task.c0 < task.c0;
-      if (only_told(n == 80)) {
-        skipped = kOnlyTold;
+      if (is_not_compiled(n == 80)) {
+        skipped = kNotCompiled;
         continue;
       }
       auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
@@ -618,7 +618,7 @@ void expect_tall(const graph::Graph& graph, DType type, int sms, int tall, int c
             << body.text.substr(at, 120);
       }
     }
-    if (only_told(has_tall)) continue;
+    if (is_not_compiled(has_tall)) continue;
     auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
     ASSERT_TRUE(executable.ok()) << executable.error().text();
     for (const KernelReport& kernel : (*(*executable)->device()).kernels)
@@ -873,8 +873,8 @@ TEST_P(AsyncRows, RowsComeByMapsAndKeepTheirBits) {
       if (program->target == "sm_90a" && rows != 121) {
         EXPECT_EQ(issued > 0, rows > 48);
       }
-      if (only_told(rows == 197)) {
-        skipped = kOnlyTold;
+      if (is_not_compiled(rows == 197)) {
+        skipped = kNotCompiled;
         continue;
       }
       auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
