@@ -10,9 +10,8 @@
 //
 //   round_us    by number of copies: the median of --turns means of --runs rounds
 //   same_bits   whether all answers have the bits of the first copy's alone
-//   kernels     with --kernels, of the first copy alone and (..._beside) while the others run,
-//   medians
-//               of --turns: `us` from the begin of a kernel's first task to the end of its last
+//   kernels     with --kernels, medians of --turns, of the first copy alone and (_beside) while the
+//               others run: `us` from the begin of a kernel's first task to the end of its last
 //               one, `task_us` the mean of its tasks, `gap_us` from the end of the kernels that
 //               began earlier, negative where they overlap
 #include <cstdio>
