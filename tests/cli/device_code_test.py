@@ -135,7 +135,8 @@ class Answers:
         model, (_, granularity, precision, target) = folder / "full.onnx", program
         if not model.exists():
             device_networks.write(network, model)
-        return self.made(model, folder, "--target", target, "--granularity", granularity, "--precision", precision, "--verify", "off")
+        target, _, sms = target.partition("/")
+        return self.made(model, folder, "--target", target, "--granularity", granularity, "--precision", precision, "--verify", "off", *(["--sms", sms] if sms else []))
 
     def on_cpu(self, network, folder):
         """Its answers are compared with the reference while it is compiled."""

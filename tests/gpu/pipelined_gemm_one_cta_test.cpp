@@ -15,20 +15,10 @@
 #define OBK_PROGRAM_CUH
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
-#include "kernels/common/abi.h"
-#include "kernels/common/tiles.h"
-#include "kernels/cuda/gemm/gemm_wgmma.cuh"
-
-// What a kernel of a product takes from program.cuh, which a core cannot run.
+// What a kernel of a graph waits for, which a core has not.
 #define OBK_THREADS 256
-#define OBK_OWN_PIPELINED_GEMM_BARS
-struct ObkLanes : ObkWorker {
-  int32_t warp, warps;
-  uint64_t* parts;
-  void* pipe;
-};
+#define OBK_OWN_KERNEL_ORDER
 namespace obk {
-typedef void (*Body)(const ObkTask*, const int64_t*, void* const*, ObkLanes*);
 static std::pair<const char*, const char*> of_previous;  // what the kernel before writes
 static bool waited[8][OBK_THREADS];                      // by rank in the cluster
 static void allow_next() {}
@@ -38,6 +28,20 @@ static void wait_for_previous() {
     readable.push_back(of_previous);
   waited[one_cta::rank][threadIdx.x] = true;
 }
+}  // namespace obk
+#include "kernels/common/abi.h"
+#include "kernels/common/tiles.h"
+#include "kernels/cuda/gemm/gemm_wgmma.cuh"
+
+// What a kernel of a product takes from program.cuh, which a core cannot run.
+#define OBK_OWN_PIPELINED_GEMM_BARS
+struct ObkLanes : ObkWorker {
+  int32_t warp, warps;
+  uint64_t* parts;
+  void* pipe;
+};
+namespace obk {
+typedef void (*Body)(const ObkTask*, const int64_t*, void* const*, ObkLanes*);
 static void stamp(const ObkProgram&, int, bool) {}
 static void assign_warps(ObkLanes*) {}
 constexpr int kBars = 512;  // bytes behind all else

@@ -108,6 +108,7 @@ std::string kernel_name(int body) {
 std::vector<std::string> device_defines(const Program& program, const LoadOptions& options) {
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
+  if (shares_gpu(program)) defines.push_back("OBK_SHARES_GPU=1");
   if (options.instances) defines.push_back("OBK_INSTANCES=1");
   if (options.watchdog) defines.push_back(fmt::format("OBK_WATCHDOG={}LL", watchdog_clocks()));
   if (const kernels::TileLibrary* tiles = tiles_of(program.target);

@@ -188,7 +188,9 @@ class TableMaker {
     for (size_t k = tables_.launches.size(); k-- > 0;) {
       Launch& launch = tables_.launches[k];
       if (!launch.pipelined_gemm) continue;
-      launch.next = next;
+      // Programs side by side keep HBM busy for each other: a prefetch delays loads that are waited
+      // for.
+      if (!shares_gpu(program_)) launch.next = next;
       next = static_cast<int>(program_.works[launch.work].operands[launch.weights].index);
     }
     return ok_status();
@@ -219,6 +221,11 @@ class TableMaker {
 
 Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room) {
   return TableMaker(program, one_kernel, room).run();
+}
+
+bool shares_gpu(const Program& program) {
+  const auto whole = machine::gpu(program.target, 0);
+  return whole.ok() && 2 * program.sms <= whole->sms;
 }
 
 void place_weights(Tables& tables, const Program& program,

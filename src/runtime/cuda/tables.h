@@ -83,6 +83,10 @@ std::string text_of(const PipelinedGemmNumbers& numbers, const std::string& name
 /// Errors: kUnsupported, naming an op that has no body.
 Status has_device_code(const Program& program);
 
+/// Whether a program is for half of the GPU's multiprocessors or fewer, so that others run beside
+/// it.
+bool shares_gpu(const Program& program);
+
 /// `room`: bytes of shared memory that a CTA may take. Weights are named by number until
 /// place_weights. Errors: kUnsupported for a work that has no body, or whose rows or parameters do
 /// not fit.

@@ -393,6 +393,42 @@ TEST(CudaTables, MapsOfAsyncRowsLieBehindTheArena) {
   }
 }
 
+// Of a program for half of the GPU or less, beside which others run, no GEMM prefetches the next
+// one's weights, and its device code is told.
+TEST(CudaTables, AProgramThatSharesTheGpuPrefetchesNothing) {
+  const machine::Strategy strategy{.own_kernels = true};
+  for (const auto& [sms, shares] :
+       {std::pair{132, false}, std::pair{114, false}, std::pair{67, false}, std::pair{66, true},
+        std::pair{16, true}}) {
+    SCOPED_TRACE(sms);
+    const machine::Machine device = *machine::gpu("sm_90a", sms);
+    graph::Graph graph;
+    auto x = graph.must_add(graph::Op::Tanh, {graph.add_input("x", {DType::f16, {128, 768}})});
+    for (int layer = 0; layer < 2; ++layer)
+      x = graph.must_add(graph::Op::MatMul,
+                         {graph.must_add(graph::Op::Tanh, {x}),
+                          graph.add_constant(Tensor::allocate({DType::f16, {768, 768}}))});
+    graph.mark_output(x, "y");
+    const stitch::Plan plan = stitch::plan(graph, device, strategy);
+    const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
+    Program program =
+        assemble(graph, plan, tasks,
+                 codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
+    program.granularity = machine::Granularity::kStitch;
+    EXPECT_EQ(shares_gpu(program), shares);
+    const auto tables = make_tables(program, false, device.scratchpad.count);
+    ASSERT_TRUE(tables.ok()) << tables.error().text();
+    std::vector<int> next;
+    for (const Launch& launch : tables->launches)
+      if (launch.pipelined_gemm) next.push_back(launch.next);
+    ASSERT_EQ(next.size(), 2u);
+    EXPECT_EQ(next[0] < 0, shares);
+    EXPECT_LT(next[1], 0);
+    const std::vector<std::string> defines = device_defines(program, {});
+    EXPECT_EQ(std::count(defines.begin(), defines.end(), "OBK_SHARES_GPU=1"), shares);
+  }
+}
+
 // What a pipelined GEMM's kernel copies lies inside its packed weights and its places; numbers of
 // a damaged file are refused.
 TEST(CudaTables, APipelinedGemmStaysInsideItsOperands) {

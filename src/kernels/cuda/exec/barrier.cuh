@@ -34,6 +34,35 @@
 
 namespace obk {
 
+/* The kernels of a graph overlap (programmatic dependent launch): the next may start once all CTAs
+ * allow it or have ended, and reads only after the one before has ended and its stores are seen. A
+ * CTA allows it as soon as it has requested what it needs; where other programs run beside this one
+ * (OBK_SHARES_GPU) only when its tile is computed, for a CTA that waits for the kernel before keeps
+ * shared memory from theirs. */
+#ifdef OBK_SHARES_GPU
+static constexpr bool kSharesGpu = true;
+#else
+static constexpr bool kSharesGpu = false;
+#endif
+#ifndef OBK_OWN_KERNEL_ORDER
+static __device__ inline void allow_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+static __device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+#endif
+static __device__ __forceinline__ void allow_next_at_begin() {
+  if (!kSharesGpu) allow_next();
+}
+static __device__ __forceinline__ void allow_next_at_end() {
+  if (kSharesGpu) allow_next();
+}
+
 #ifdef OBK_DATAFLOW
 /* The task that runs, -1 before the first: warps go their own ways, and some look while it changes.
  */

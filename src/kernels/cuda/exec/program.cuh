@@ -152,19 +152,6 @@ static __device__ inline void tell_after(const ObkTask* task) {
     ring_after().chunks = 0;
 }
 
-/* The kernels of a graph overlap: the next may start once all CTAs allow it, and reads only after
- * the one before has ended and its stores are seen. */
-static __device__ inline void allow_next() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-static __device__ inline void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 /* 64 bytes by four threads, without waiting. */
 static __device__ inline void fetch_task(const ObkTask* from, ObkTask* to) {
   const int k = table_thread();
@@ -204,7 +191,7 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
   __shared__ __align__(16) ObkTask tasks[4];
   const int step = gridDim.x, count = program.waves;
   int at = blockIdx.x;
-  allow_next();
+  allow_next_at_begin();
   uint64_t* block = (uint64_t*)(shared + program.block_at);
   fetch_task(program.tasks + at, &tasks[0]);
   if (at + step < count) fetch_task(program.tasks + at + step, &tasks[1]);
@@ -240,6 +227,7 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
     tell_after(at + step < count ? &tasks[(k + 2) & 3] : nullptr);
     __syncthreads();
   }
+  allow_next_at_end();
   ring_finish();
   if (program.stamps) __syncthreads();
   stamp(program, at, true);
