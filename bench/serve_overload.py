@@ -7,7 +7,8 @@ Models of one architecture with weights of their own, some tens of milliseconds 
 the coefficient of variation CV, rates over the models by a power law of exponent 0.5, together LOAD times what the server answers
 in a closed loop (its capacity). A request's deadline is SLO times the time of one alone. Every side has the same arrivals, in turns.
 Triton's backend (bench/serve_triton_identity.c) takes as much processor time as one of our runs; its queue rejects what has timed out.
-Client and server share the machine.
+Client and server share the machine. Where it may, the client runs before the servers (nice -10), so that its clock tells
+when answers came, and not when it was its turn.
 
   goodput      answers in time, as the client sees them, a second; of the capacity; and of what one server of that capacity that knows all
                times could answer in time of these arrivals, which come in bursts that no queue within the deadline outlasts
@@ -97,6 +98,19 @@ async def alone(port, models):
             raise SystemExit(f"a request alone: {status}")
         times.append(took)
     return statistics.median(times)
+
+
+def ahead(measured):
+    """Runs a coroutine before other processes of the machine, where that is allowed."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, usual - 10)
+    except PermissionError:
+        return asyncio.run(measured)
+    try:
+        return asyncio.run(measured)
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, usual)
 
 
 async def capacity(port, models, seconds, callers):
@@ -206,7 +220,7 @@ def main():
                 time.sleep(1)  # programs of other widths are compiled behind the first
             first = next(iter(words))
             only(first)
-            one = asyncio.run(alone(ports[first], models))
+            one = ahead(alone(ports[first], models))
             if given.triton:
                 (folder / "backends" / "identity").mkdir(parents=True)
                 subprocess.run(["cc", "-O2", "-shared", "-fPIC", ROOT / "bench" / "serve_triton_identity.c", "-o",
@@ -224,7 +238,7 @@ def main():
             capacities = {}
             for side in words:
                 only(side)
-                capacities[side] = asyncio.run(capacity(ports[side], models, given.seconds / 4, 2 * given.threads))
+                capacities[side] = ahead(capacity(ports[side], models, given.seconds / 4, 2 * given.threads))
             most, deadline = max(capacities.values()), given.slo * one
             found = {side: [] for side in words}
             for turn in range(given.rounds):
@@ -232,7 +246,7 @@ def main():
                 for side in words:
                     only(side)
                     before = counted(ports[side] + 40) if side != "triton" else None
-                    results = asyncio.run(overload(ports[side], arrivals, deadline))
+                    results = ahead(overload(ports[side], arrivals, deadline))
                     found[side].append(judge(results, arrivals, deadline, given.seconds, most))
                     if before:
                         admitted, met = (now - then for now, then in zip(counted(ports[side] + 40), before))
