@@ -18,6 +18,7 @@ when answers came, and not when it was its turn.
 """
 import argparse
 import asyncio
+import contextlib
 import datetime
 import json
 import os
@@ -103,10 +104,8 @@ async def alone(port, models):
 def ahead(measured):
     """Runs a coroutine before other processes of the machine, where that is allowed."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    try:
+    with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, usual - 10)
-    except PermissionError:
-        return asyncio.run(measured)
     try:
         return asyncio.run(measured)
     finally:

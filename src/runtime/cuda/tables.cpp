@@ -184,13 +184,14 @@ class TableMaker {
       tables_.launches.push_back(launch);
     }
     spread_out(tables_.launches, program_, room_);
+    // Programs side by side keep HBM busy for each other, and a prefetch would delay loads that a
+    // kernel waits for.
+    const bool prefetches = !shares_gpu(program_);
     int next = -1;
     for (size_t k = tables_.launches.size(); k-- > 0;) {
       Launch& launch = tables_.launches[k];
       if (!launch.pipelined_gemm) continue;
-      // Programs side by side keep HBM busy for each other: a prefetch delays loads that are waited
-      // for.
-      if (!shares_gpu(program_)) launch.next = next;
+      if (prefetches) launch.next = next;
       next = static_cast<int>(program_.works[launch.work].operands[launch.weights].index);
     }
     return ok_status();

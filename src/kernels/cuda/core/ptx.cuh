@@ -222,40 +222,48 @@ OBK_DEVICE void mbarrier_arrive_dsmem(uint32_t bar) {
                : "memory");
 #endif
 }
-/* The L2 cache's policy for weights. Programs that share the GPU (OBK_SHARES_GPU) stream more
- * weights through that cache than it holds before any is read again: they are evicted first, so
- * that activations stay. */
+/* Programs that share the GPU (OBK_SHARES_GPU) stream more weights through the L2 cache than it
+ * holds before any is read again. Their weights are evicted first, so that activations stay. */
 #ifdef OBK_SHARES_GPU
-#define OBK_WEIGHTS_HINT ".L2::cache_hint"
-#define OBK_WEIGHTS_OPERAND(n) ", %" #n
-#define OBK_WEIGHTS_POLICY , "l"(weights_policy())
-OBK_DEVICE uint64_t weights_policy() {
+OBK_DEVICE uint64_t evict_first() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-#else
-#define OBK_WEIGHTS_HINT ""
-#define OBK_WEIGHTS_OPERAND(n) ""
-#define OBK_WEIGHTS_POLICY
 #endif
 /* Weights to shared memory. Addresses and size are multiples of 16. */
 OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes" OBK_WEIGHTS_HINT
-               " [%0], [%1], %2, [%3]" OBK_WEIGHTS_OPERAND(4) ";" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(bar)OBK_WEIGHTS_POLICY
-               : "memory");
+#ifdef OBK_SHARES_GPU
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(bar), "l"(evict_first())
+      : "memory");
+#else
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(bar)
+      : "memory");
+#endif
 }
 /* The same to all CTAs of a cluster whose bit is set, each at the same address, counted by its
  * mbarrier at the same address. The assembler warns of it in code for plain sm_90. */
 OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, uint32_t bar,
                                  uint16_t ctas) {
+#ifdef OBK_SHARES_GPU
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster" OBK_WEIGHTS_HINT
-      " [%0], [%1], %2, [%3], %4" OBK_WEIGHTS_OPERAND(5) ";" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(bar), "h"(ctas)OBK_WEIGHTS_POLICY
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1], %2, [%3], %4, %5;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(bar), "h"(ctas), "l"(evict_first())
       : "memory");
+#else
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(bar), "h"(ctas)
+      : "memory");
+#endif
 }
 /* To the second-level cache only. */
 OBK_DEVICE void bulk_prefetch(const void* from, uint32_t bytes) {

@@ -34,17 +34,17 @@
 
 namespace obk {
 
-/* The kernels of a graph overlap (programmatic dependent launch): the next may start once all CTAs
- * allow it or have ended, and reads only after the one before has ended and its stores are seen. A
- * CTA allows it as soon as it has requested what it needs; where other programs run beside this one
- * (OBK_SHARES_GPU) only when its tile is computed, for a CTA that waits for the kernel before keeps
- * shared memory from theirs. */
+/* The kernels of a graph overlap (programmatic dependent launch): the next may start once every CTA
+ * has allowed it or has ended, and reads only after this one has ended and its stores are seen. A
+ * CTA allows it when it begins; of a pipelined GEMM, when its first rows are requested. Where other
+ * programs run beside this one (OBK_SHARES_GPU) it does so when its tile is computed: a CTA that
+ * has started and waits keeps shared memory from their kernels. */
 #ifdef OBK_SHARES_GPU
 static constexpr bool kSharesGpu = true;
 #else
 static constexpr bool kSharesGpu = false;
 #endif
-#ifndef OBK_OWN_KERNEL_ORDER
+#ifndef OBK_OWN_KERNEL_ORDER /* a test on the host has its own */
 static __device__ inline void allow_next() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
