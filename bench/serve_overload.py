@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """More requests than the machine can answer: who is answered in time, by policy, beside Triton.
 
-  bench/serve_overload.py [--triton FILE] [--load 1.2] [--cv 4] [--slo 5] [--seconds 20] [--rounds 3] [--output bench/results/serve_overload.json]
+  bench/serve_overload.py [--triton FILE] [--load 1.2] [--cv 4] [--slo 5] [--seconds 20] [--rounds 3]
+                          [--server-cpus 0-3 --client-cpus 4-5] [--output bench/results/serve_overload.json]
 
 Models of one architecture with weights of their own, some tens of milliseconds each on one core, so that the client takes little beside them. Each has its own arrivals: gaps are Gamma with
 the coefficient of variation CV, rates over the models by a power law of exponent 0.5, together LOAD times what the server answers
 in a closed loop (its capacity). A request's deadline is SLO times the time of one alone. Every side has the same arrivals, in turns.
 Triton's backend (bench/serve_triton_identity.c) takes as much processor time as one of our runs; its queue rejects what has timed out.
-Client and server share the machine. Where it may, the client runs before the servers (nice -10), so that its clock tells
-when answers came, and not when it was its turn.
+Client and server share the machine, each on processors of its own where they are given. Where it may, the client runs before
+the servers (nice -10), so that its clock tells when answers came, and not when it was its turn.
 
   goodput      answers in time, as the client sees them, a second; of the capacity; and of what one server of that capacity that knows all
                times could answer in time of these arrivals, which come in bursts that no queue within the deadline outlasts
@@ -181,6 +182,16 @@ def judge(results, arrivals, deadline, seconds, capacity):
             "refused": round(len(refused) / len(results), 4), "refused_p50_us": round(statistics.median(refused) * 1e6) if refused else None}
 
 
+def cpus(text):
+    """Of 0-3,8: {0, 1, 2, 3, 8}."""
+    ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
+    return {cpu for part in ends for cpu in range(part[0], part[-1] + 1)}
+
+
+def spelled(chosen):
+    return ",".join(str(cpu) for cpu in sorted(chosen))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--obelisk", default=ROOT / "build/bin/obelisk")
@@ -192,12 +203,20 @@ def main():
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--server-cpus", type=cpus, default=os.sched_getaffinity(0), help="processors of the servers: 0-3,8")
+    parser.add_argument("--client-cpus", type=cpus, default=os.sched_getaffinity(0))
     parser.add_argument("--policies", default="vliw,fifo")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--note", default="")
     given = parser.parse_args()
     models = [f"m{k}" for k in range(given.models)]
     running = {}
+
+    def started(line, **more):
+        return subprocess.Popen([str(word) for word in line], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                preexec_fn=lambda: os.sched_setaffinity(0, given.server_cpus), **more)
+
+    os.sched_setaffinity(0, given.client_cpus)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for k, model in enumerate(models):
@@ -214,7 +233,7 @@ def main():
 
         try:
             for side, line in words.items():
-                running[side] = subprocess.Popen([str(word) for word in line], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                running[side] = started(line)
                 wait_ready(ports[side], running[side])
                 time.sleep(1)  # programs of other widths are compiled behind the first
             first = next(iter(words))
@@ -230,8 +249,7 @@ def main():
                 ports["triton"] = 8340
                 words["triton"] = [given.triton, "--backend-directory", folder / "backends", "--model-repository", folder / "triton", "--http-port", 8340,
                                    "--allow-grpc", "false", "--allow-metrics", "false", "--log-info", "false", "--http-address", "127.0.0.1"]
-                running["triton"] = subprocess.Popen([str(word) for word in words["triton"]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                                     env=os.environ | {"BUSY_US": str(round(one * 1e6))})
+                running["triton"] = started(words["triton"], env=os.environ | {"BUSY_US": str(round(one * 1e6))})
                 wait_ready(ports["triton"], running["triton"])
             # The capacity is that of the best side, so that all have the same arrivals and the same measure.
             capacities = {}
@@ -263,7 +281,8 @@ def main():
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
         "command": "bench/serve_overload.py" + (" --triton tritonserver" if given.triton else "")
-                   + f" --load {given.load:g} --cv {given.cv:g} --slo {given.slo:g} --models {given.models} --seconds {given.seconds:g} --rounds {given.rounds} --threads {given.threads}",
+                   + f" --load {given.load:g} --cv {given.cv:g} --slo {given.slo:g} --models {given.models} --seconds {given.seconds:g} --rounds {given.rounds} --threads {given.threads}"
+                   + ("" if given.server_cpus & given.client_cpus else f" --server-cpus {spelled(given.server_cpus)} --client-cpus {spelled(given.client_cpus)}"),
         "note": given.note, "alone_us": round(one * 1e6), "deadline_us": round(deadline * 1e6),
         "capacity_per_second": {side: round(value, 1) for side, value in capacities.items()},
         "median_of_rounds": middle, "rounds": found}, indent=1)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <set>
 
 #include "compile.h"
@@ -73,7 +74,8 @@ schedule::DispatchRules rules_of(const Options& options) {
   const auto has = [&](const char* rule) { return options.disabled.count(rule) == 0; };
   return {.classes = has("dispatch_classes"),
           .demand = has("dispatch_demand"),
-          .priorities = has("dispatch_priorities")};
+          .priorities = has("dispatch_priorities"),
+          .early = has("dispatch_early")};
 }
 
 /// The same program and machine code, its kernels dispatched like that.
@@ -107,9 +109,39 @@ Result<std::map<int, double>> measure_kernels(const runtime::Executable& sequent
   return nanos;
 }
 
+/// Parts of the machine's room that kernels may take while they wait, beside all of it, as `auto`
+/// tries them (schedule::start_early), and what a dispatch with one of them is called.
+constexpr double kRoom[] = {0, 0.125, 0.5};
+std::string with_room(const std::string& policy, double most) {
+  return most == 1 ? policy : fmt::format("{}:{}", policy, most);
+}
+
+/// Of the parts that were measured with a policy, the one that took least.
+double best_room(const KernelProfile& profile, const std::string& policy) {
+  double best = 1, least = INFINITY;
+  for (const double most : {1.0, kRoom[0], kRoom[1], kRoom[2]})
+    if (const auto us = profile.us.find(with_room(policy, most));
+        us != profile.us.end() && us->second < least)
+      best = most, least = us->second;
+  return best;
+}
+
+/// Of dispatches with lanes, the one that took least; waves are the first.
+size_t best_lanes(const KernelProfile& profile, const std::vector<schedule::Dispatch>& dispatches) {
+  const auto us_of = [&](size_t k) {
+    const auto at = profile.us.find(dispatches[k].policy);
+    return at == profile.us.end() ? INFINITY : at->second;
+  };
+  size_t best = 1;
+  for (size_t k = 2; k < dispatches.size(); ++k)
+    if (us_of(k) < us_of(best)) best = k;
+  return best;
+}
+
 /// The dispatch that a search found before; nothing where none is kept or it does not fit.
 std::optional<schedule::Dispatch> found_before(const Dispatching& all,
                                                const schedule::DispatchOptions& how,
+                                               const machine::Machine& machine, double room,
                                                const FoundDispatch& found) {
   if (found.order.empty()) return std::nullopt;
   schedule::Lanes lanes{std::vector<int>(all.kernels.size(), -1)};
@@ -122,21 +154,26 @@ std::optional<schedule::Dispatch> found_before(const Dispatching& all,
   }
   auto made = schedule::dispatch_as("search", all.dependencies.dag, all.kernels, found.order,
                                     std::move(lanes), how);
-  return made.ok() ? std::optional(std::move(*made)) : std::nullopt;
+  if (!made.ok()) return std::nullopt;
+  schedule::start_early(*made, all.kernels, machine, room);
+  return std::move(*made);
 }
 
 /// A local search that begins with `from`, by measured time. Each candidate is timed in turns with
 /// the best before it, and the last of these with `best`, which it has to leave behind by what a
-/// dispatch is worth leaving for; else the profile says that nothing was found.
+/// dispatch is worth leaving for; else the profile says that nothing was found. Kernels start early
+/// as in `from`: by `room`.
 Result<std::optional<schedule::Dispatch>> search_by_measurement(
-    const Options& options, const schedule::DispatchOptions& how, const Loaded& in_waves,
-    const Dispatching& all, const schedule::Dispatch& from, const schedule::Dispatch& best,
-    const std::vector<Tensor>& inputs, KernelProfile& profile) {
+    const Options& options, const schedule::DispatchOptions& how, const machine::Machine& machine,
+    double room, const Loaded& in_waves, const Dispatching& all, const schedule::Dispatch& from,
+    const schedule::Dispatch& best, const std::string& best_name, const std::vector<Tensor>& inputs,
+    KernelProfile& profile) {
   constexpr double kBetter = 0.997;  // of the best before it: less is noise
   runtime::LoadOptions load = options.load;
   TRY(load.device_weights, runtime::DeviceWeights::create(load.gpu));  // one copy for all
   TRY(std::shared_ptr<const runtime::Executable> leading, dispatched(in_waves, from, load));
-  const auto judge = [&](const schedule::Dispatch& candidate) -> Result<bool> {
+  const auto judge = [&](schedule::Dispatch candidate) -> Result<bool> {
+    schedule::start_early(candidate, all.kernels, machine, room);
     auto loaded = dispatched(in_waves, candidate, load);
     if (!loaded.ok() && loaded.error().code == Code::kMemory) return false;
     TRY(const std::shared_ptr<const runtime::Executable> other, std::move(loaded));
@@ -155,11 +192,12 @@ Result<std::optional<schedule::Dispatch>> search_by_measurement(
   TRY(const auto before, dispatched(in_waves, best, load));
   std::vector<Timed> timed{{before.get()}, {leading.get()}};
   TRY_STATUS(time_in_turns(timed, inputs));
-  profile.us[best.policy] = timed[0].us, profile.us["search"] = timed[1].us;
+  profile.us[best_name] = timed[0].us, profile.us["search"] = timed[1].us;
   if (timed[1].us >= machine::thresholds::kWorthLeaving * timed[0].us)
     return std::optional<schedule::Dispatch>();
   for (const schedule::Dispatched& each : searched.dispatch.kernels)
     profile.found.order.push_back(each.kernel), profile.found.lane.push_back(each.lane);
+  schedule::start_early(searched.dispatch, all.kernels, machine, room);
   return std::optional(std::move(searched.dispatch));
 }
 
@@ -199,10 +237,11 @@ Result<schedule::Dispatch> waves_dispatch(schedule::DispatchOptions how, const L
 }
 
 /// `auto` where there is a GPU: kernels are timed by their stamps, candidates are made from these
-/// durations and timed in turns. What was measured before, of the same program on the same GPU, is
-/// not measured again.
+/// durations and timed in turns; then the best of those with lanes, by which kernels start early.
+/// What was measured before, of the same program on the same GPU, is not measured again.
 Status choose_by_measurement(const Options& options, const schedule::DispatchOptions& how,
-                             const Loaded& in_waves, Dispatching& all) {
+                             const machine::Machine& machine, const Loaded& in_waves,
+                             Dispatching& all) {
   const KernelProfiles profiles(runtime::cache_folder(options.load.cache_dir));
   const Hash key = profile_key(*in_waves.executable, in_waves.plain_waves.get(), how);
   const std::optional<KernelProfile> known = profiles.find(key);
@@ -236,58 +275,83 @@ Status choose_by_measurement(const Options& options, const schedule::DispatchOpt
     TRY(schedule::Dispatch one, make(policy));
     dispatches.push_back(std::move(one));
   }
-  if (!known) {
+  // Those that have room for it are loaded, and timed in turns.
+  const auto time =
+      [&](const std::vector<std::pair<std::string, const schedule::Dispatch*>>& some) -> Status {
     std::vector<std::shared_ptr<const runtime::Executable>> executables;
+    std::vector<std::string> names;
     std::vector<Timed> timed;
-    for (const schedule::Dispatch& one : dispatches) {
-      auto loaded = one.policy == "sequential" ? sequential : dispatched(in_waves, one, load);
-      if (!loaded.ok() && loaded.error().code != Code::kMemory) return loaded.error();
-      executables.push_back(loaded.ok() ? *loaded
-                                        : nullptr);  // no room beside the others: left out
-      if (loaded.ok()) timed.push_back({executables.back().get()});
+    for (const auto& [name, one] : some) {
+      auto loaded = name == "sequential" ? sequential : dispatched(in_waves, *one, load);
+      if (!loaded.ok() && loaded.error().code == Code::kMemory) continue;  // beside the others
+      TRY(const auto executable, std::move(loaded));
+      executables.push_back(executable), names.push_back(name);
+      timed.push_back({executable.get()});
     }
     TRY_STATUS(time_in_turns(timed, inputs));
-    for (size_t k = 0; k < dispatches.size(); ++k)
-      for (const Timed& each : timed)
-        if (each.executable == executables[k].get() && each.refused.empty())
-          profile.us[dispatches[k].policy] = each.us;
+    for (size_t k = 0; k < timed.size(); ++k)
+      if (timed[k].refused.empty()) profile.us[names[k]] = timed[k].us;
+    return ok_status();
+  };
+  const auto waiting_in = [&](schedule::Dispatch of, double most) {
+    schedule::start_early(of, all.kernels, machine, most);
+    return of;
+  };
+  if (!known) {
+    std::vector<std::pair<std::string, const schedule::Dispatch*>> some;
+    for (const schedule::Dispatch& one : dispatches) some.emplace_back(one.policy, &one);
+    TRY_STATUS(time(some));
+    const schedule::Dispatch& lanes = dispatches[best_lanes(profile, dispatches)];
+    if (how.rules.early && lanes.lanes > 1 && in_waves.executable->device()->overlaps) {
+      std::deque<schedule::Dispatch> by_room;
+      some.assign(1, {lanes.policy, &lanes});
+      for (const double most : kRoom)
+        some.emplace_back(with_room(lanes.policy, most),
+                          &by_room.emplace_back(waiting_in(lanes, most)));
+      TRY_STATUS(time(some));
+    }
     profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
   }
 
-  size_t best = 0;
+  const size_t with_lanes = best_lanes(profile, dispatches);
+  const double room = best_room(profile, dispatches[with_lanes].policy);
   std::string times;
+  std::vector<std::pair<std::string, schedule::Dispatch>> candidates;
   for (size_t k = 0; k < dispatches.size(); ++k) {
-    const auto us = profile.us.find(dispatches[k].policy);
+    candidates.emplace_back(dispatches[k].policy, dispatches[k]);
+    for (const double most : kRoom)
+      if (k == with_lanes)
+        candidates.emplace_back(with_room(dispatches[k].policy, most),
+                                waiting_in(dispatches[k], most));
+  }
+  size_t best = 0;
+  const auto waves_us = profile.us.find("waves");
+  for (size_t k = 0; k < candidates.size(); ++k) {
+    const auto us = profile.us.find(candidates[k].first);
     if (us == profile.us.end()) continue;
     times += fmt::format("{}{} {:.1f}", times.empty() ? "" : ", ", us->first, us->second);
-    const auto waves_us = profile.us.find("waves");
-    const auto best_us = profile.us.find(dispatches[best].policy);
+    const auto best_us = profile.us.find(candidates[best].first);
     if ((waves_us == profile.us.end() ||
          us->second < machine::thresholds::kWorthLeaving * waves_us->second) &&
         (best_us == profile.us.end() || us->second < best_us->second))
       best = k;
   }
-  std::optional<schedule::Dispatch> found = found_before(all, how, profile.found);
+  std::optional<schedule::Dispatch> found = found_before(all, how, machine, room, profile.found);
   if (how.search_seconds > profile.found.seconds) {
     // From the best that has lanes.
-    const auto us_of = [&](size_t k) {
-      const auto at = profile.us.find(dispatches[k].policy);
-      return at == profile.us.end() ? INFINITY : at->second;
-    };
-    size_t from = 1;
-    for (size_t k = 2; k < dispatches.size(); ++k)
-      if (us_of(k) < us_of(from)) from = k;
     if (inputs.empty())
       inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
-    TRY(found, search_by_measurement(options, how, in_waves, all, found ? *found : dispatches[from],
-                                     dispatches[best], inputs, profile));
+    TRY(found,
+        search_by_measurement(options, how, machine, room, in_waves, all,
+                              found ? *found : waiting_in(dispatches[with_lanes], room),
+                              candidates[best].second, candidates[best].first, inputs, profile));
     profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
   }
   if (const auto us = profile.us.find("search"); us != profile.us.end())
     times += fmt::format(", search {:.1f}", us->second);
-  all.dispatch = found ? std::move(*found) : std::move(dispatches[best]);
-  all.dispatch.reason =
-      fmt::format("{}, measured{} (us): {}", all.dispatch.policy, known ? " before" : "", times);
+  const std::string name = found ? "search" : candidates[best].first;
+  all.dispatch = found ? std::move(*found) : std::move(candidates[best].second);
+  all.dispatch.reason = fmt::format("{}, measured{} (us): {}", name, known ? " before" : "", times);
   return ok_status();
 }
 
@@ -405,7 +469,7 @@ Result<Dispatching> dispatch_kernels(const Options& options, const machine::Mach
     TRY(all.dispatch, waves_dispatch(how, in_waves, all.kernels));
     all.dispatch.reason = "waves: every kernel follows the one before it";
   } else if (chooses && device && !device->gpu.empty()) {
-    TRY_STATUS(choose_by_measurement(options, how, in_waves, all));
+    TRY_STATUS(choose_by_measurement(options, how, machine, in_waves, all));
   } else if (options.dispatch_from.empty()) {
     std::optional<schedule::Dispatch> plain;
     if (in_waves.plain_waves) {

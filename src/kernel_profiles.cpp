@@ -99,6 +99,7 @@ Hash profile_key(const runtime::Executable& executable, const runtime::Program* 
   if (!rules.classes) left_out += " classes";
   if (!rules.demand) left_out += " demand";
   if (!rules.priorities) left_out += " priorities";
+  if (!rules.early) left_out += " early";
   const std::string table =
       in_waves ? fmt::format("{} waves {}", in_waves->waves, in_waves->arena.count) : "";
   return hash_text(fmt::format(

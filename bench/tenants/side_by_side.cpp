@@ -2,11 +2,13 @@
 // of its own: how long a round of one run of each takes, by how many there are, and which kernels
 // take longer beside others.
 //
-//   side_by_side FILE.obk [--most 8] [--runs 20] [--turns 15] [--one-copy] [--kernels]
+//   side_by_side FILE.obk [--most 8] [--runs 20] [--turns 15] [--one-copy] [--together] [--kernels]
 //
 // FILE.obk is compiled for a part of the multiprocessors: obelisk compile m.onnx --sms 16
 // --dispatch waves -o FILE.obk. Inputs and outputs lie in the GPU's memory. Each copy has weights
-// of its own; with --one-copy all read the same. Prints one line of JSON, times in microseconds:
+// of its own; with --one-copy all read the same. With --together a round is one launch
+// (Context::run_together_on), on the stream of the first copy. Prints one line of JSON, times in
+// microseconds:
 //
 //   round_us    by number of copies: the median of --turns means of --runs rounds
 //   same_bits   whether all answers have the bits of the first copy's alone
@@ -71,6 +73,10 @@ class Copy {
     stream_ = gpu_.stream();
   }
   void begin() { must(context_->run_on(inputs_, outputs_, stream_)); }
+  void begin(std::span<const runtime::SharedRun> runs) {
+    must(context_->run_together_on(runs, stream_));
+  }
+  runtime::SharedRun shared_run() { return {context_.get(), inputs_, outputs_}; }
   void wait() { must(context_->wait()); }
   std::vector<runtime::TaskTime> task_times() { return must(context_->task_times()); }
   Bytes answer() {
@@ -94,10 +100,16 @@ class Copy {
 
 using Copies = std::vector<std::unique_ptr<Copy>>;
 
-double round_us(Copies& copies, size_t count, int runs) {
+double round_us(Copies& copies, size_t count, int runs, bool together) {
+  std::vector<runtime::SharedRun> shared;
+  for (size_t k = 0; k < count; ++k) shared.push_back(copies[k]->shared_run());
   const auto start = Clock::now();
-  for (int run = 0; run < runs; ++run)
-    for (size_t k = 0; k < count; ++k) copies[k]->begin();
+  for (int run = 0; run < runs; ++run) {
+    if (together)
+      copies[0]->begin(shared);
+    else
+      for (size_t k = 0; k < count; ++k) copies[k]->begin();
+  }
   for (size_t k = 0; k < count; ++k) copies[k]->wait();
   return us(Clock::now() - start) / runs;
 }
@@ -168,7 +180,7 @@ int measure(int argc, char** argv) {
   std::string file;
   size_t most = 8;
   int runs = 20, turns = 15;
-  bool one_copy = false, by_kernel = false;
+  bool one_copy = false, together = false, by_kernel = false;
   for (Words words(argc, argv); words.next();) {
     const std::string word = words.word();
     if (word == "--most")
@@ -179,6 +191,8 @@ int measure(int argc, char** argv) {
       turns = words.count();
     else if (word == "--one-copy")
       one_copy = true;
+    else if (word == "--together")
+      together = true;
     else if (word == "--kernels")
       by_kernel = true;
     else if (word.starts_with("--"))
@@ -188,29 +202,33 @@ int measure(int argc, char** argv) {
     else
       file = word;
   }
+  if (together && by_kernel)
+    throw std::invalid_argument("--kernels are those of runs that have a launch each");
   if (file.empty())
     throw std::invalid_argument("a file is wanted: obelisk compile m.onnx --sms 16 -o FILE.obk");
   const runtime::Compiled compiled = must(runtime::open_obk(file));
   std::shared_ptr<const runtime::Executable> executable;
   Copies copies;
+  runtime::LoadOptions options;
+  options.instances = together;
   for (size_t k = 0; k < most; ++k) {
-    if (!executable || !one_copy) executable = must(runtime::load_cuda(compiled.program));
+    if (!executable || !one_copy) executable = must(runtime::load_cuda(compiled.program, options));
     copies.push_back(std::make_unique<Copy>(executable, *compiled.program));
   }
-  round_us(copies, 1, 3);
+  round_us(copies, 1, 3, together);
   const Bytes alone = copies[0]->answer();
   std::vector<size_t> counts = {1};
   for (size_t n = 2; n <= most; n += 2) counts.push_back(n);
   if (counts.back() < most) counts.push_back(most);
   std::map<size_t, std::vector<double>> times;
-  round_us(copies, most, 3);
+  round_us(copies, most, 3, together);
   bool same = true;
   for (int turn = 0; turn < turns; ++turn)
     for (const size_t count : counts) {
-      times[count].push_back(round_us(copies, count, runs));
+      times[count].push_back(round_us(copies, count, runs, together));
       for (size_t k = 0; k < count; ++k) same = same && copies[k]->answer() == alone;
     }
-  Json out = {{"file", file}, {"one_copy", one_copy}, {"same_bits", same}};
+  Json out = {{"file", file}, {"one_copy", one_copy}, {"together", together}, {"same_bits", same}};
   for (const auto& [count, all] : times)
     out["round_us"][std::to_string(count)] = quantile(all, 0.5);
   if (by_kernel) out["kernels"] = kernels(copies, *compiled.program, turns);

@@ -18,6 +18,10 @@ Status Context::run_on(std::span<const void* const>, std::span<void* const>, voi
   return Error{Code::kUnsupported, "runtime", "a program on the CPU has no streams", "",
                "run() without a stream"};
 }
+Status Context::run_together_on(std::span<const SharedRun>, void*) {
+  return Error{Code::kUnsupported, "runtime", "a program on the CPU has no streams", "",
+               "run_together() without a stream"};
+}
 Result<std::vector<double>> Context::device_us(int) {
   return Error{Code::kUnsupported, "runtime", "a program on the CPU has no device time", "",
                "bench with --target cuda"};

@@ -170,7 +170,7 @@ void read_in_place(Reader& from, Program& p) {
 }
 
 void read_dispatch(Reader& from, Program& p) {
-  const size_t kernels = from.count(28);
+  const size_t kernels = from.count(29);
   if (kernels == 0) return;
   if (p.granularity == machine::Granularity::kMono)
     throw Damaged("a dispatch of what is no graph of kernels");
@@ -185,6 +185,7 @@ void read_dispatch(Reader& from, Program& p) {
     each.kernel = static_cast<int>(from.within(from.number<int32_t>(), 0, works, "kernel"));
     each.lane = static_cast<int>(from.within(from.number<int32_t>(), 0, works, "lane"));
     each.priority = static_cast<int>(from.within(from.number<int32_t>(), -64, 1, "priority"));
+    each.early = from.within(from.number<uint8_t>(), 0, 2, "start of the next kernel") != 0;
     each.reason = from.text();
     each.predecessors.resize(from.count(4));
     for (int& before : each.predecessors) {

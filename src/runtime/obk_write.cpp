@@ -202,7 +202,7 @@ void write_dispatch(const Program& p, Writer& to) {
   to.size(p.dispatch.size());
   for (const schedule::Dispatched& each : p.dispatch) {
     to.number<int32_t>(each.kernel), to.number<int32_t>(each.lane),
-        to.number<int32_t>(each.priority), to.text(each.reason);
+        to.number<int32_t>(each.priority), to.number<uint8_t>(each.early), to.text(each.reason);
     to.size(each.predecessors.size());
     for (const int before : each.predecessors) to.number<int32_t>(before);
   }

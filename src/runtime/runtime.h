@@ -192,6 +192,10 @@ class Context {
   /// host pointer, kUnsupported where there are no streams.
   virtual Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                         void* stream);
+  /// The runs of run_together() as of run_on(): device pointers only, and back before the work is
+  /// done; wait() of any of their contexts waits for it. Errors: of both; kUsage on a stream that
+  /// is being captured.
+  virtual Status run_together_on(std::span<const SharedRun> runs, void* stream);
   /// How urgent the runs from here on are, from 0 to kMostUrgent: where they want the same
   /// processors, blocks of more urgent ones go first (LoadOptions::by_urgency).
   virtual void set_urgency(int /*level*/) {}

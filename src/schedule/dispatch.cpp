@@ -227,6 +227,23 @@ Result<Dispatch> dispatch_as(const std::string& policy, const Dag& dag,
                order, lanes, nullptr, options);
 }
 
+void start_early(Dispatch& dispatch, const std::vector<Kernel>& kernels,
+                 const machine::Machine& machine, double most) {
+  constexpr double kThreads = 2048, kRegisters = 65536;  // of an SM
+  const auto room = [&](const Demand& demand) {
+    const double block =
+        std::max({static_cast<double>(demand.shared_bytes) /
+                      static_cast<double>(std::max<int64_t>(machine.scratchpad.count, 1)),
+                  demand.threads / kThreads, demand.threads * demand.registers / kRegisters});
+    return std::min(static_cast<double>(demand.blocks) * block / std::max(machine.sms, 1), 1.0);
+  };
+  std::vector<bool> early(kernels.size(), true);
+  for (const Dispatched& each : dispatch.kernels)
+    if (room(kernels[each.kernel].demand) > most)
+      for (const int before : each.predecessors) early[before] = false;
+  for (Dispatched& each : dispatch.kernels) each.early = early[each.kernel];
+}
+
 Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
                           const std::vector<int>& waves, const DispatchOptions& options,
                           const Dispatch* in_waves) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "machine/machine.h"
 #include "schedule/dag.h"
 
 namespace obelisk::schedule {
@@ -76,6 +77,7 @@ struct DispatchRules {
   bool classes = true;     // algorithm 2 has a list for each class; else one list
   bool demand = true;      // of a list the least demand goes first; else what was ready first
   bool priorities = true;  // nodes of the graph have priorities; else none has
+  bool early = true;       // `auto` tries which kernels start early; else all do
   bool operator==(const DispatchRules&) const = default;
 };
 
@@ -117,6 +119,8 @@ struct Dispatched {
   int priority = 0;               // 0 for the last, below it for what goes first
   std::vector<int> predecessors;  // kernels that the graph's edges name
   std::string reason;
+  bool early = true;  // whether those that follow may start, and wait, when this one begins; else
+                      // when its tiles are computed. On a GPU that overlaps kernels
 };
 struct Dispatch {
   std::string policy, launch_order;
@@ -140,6 +144,12 @@ Result<Dispatch> dispatch_as(const std::string& policy, const Dag& dag,
                              const std::vector<Kernel>& kernels, const std::vector<int>& order,
                              Lanes lanes, const DispatchOptions& options);
 
+/// A kernel that has started and waits for its predecessors begins sooner when they end, and keeps
+/// room from kernels of other lanes until then. Sets Dispatched::early where every kernel that
+/// follows takes at most `most` of the machine's room with its blocks: 1 everywhere, 0 nowhere.
+void start_early(Dispatch& dispatch, const std::vector<Kernel>& kernels,
+                 const machine::Machine& machine, double most);
+
 /// Whether each kernel that launches something is there once, behind all that it follows, positions
 /// are 0 and up, no lane leaves its order, and the edges lead wherever the partial order does.
 /// Errors: kBuild, naming the kernel.
@@ -153,7 +163,7 @@ double predict(const std::vector<Dispatched>& by_position, const std::vector<Ker
                const DispatchOptions& options);
 
 /// As text, a line a kernel, and as JSON: a list of objects with kernel, position, lane, priority,
-/// class, demand, predecessors, reason.
+/// class, demand, predecessors, reason, early.
 std::string print(const Dispatch& dispatch, const std::vector<Kernel>& kernels);
 std::string print_json(const Dispatch& dispatch, const std::vector<Kernel>& kernels);
 

@@ -33,11 +33,11 @@ std::string print(const Dispatch& dispatch, const std::vector<Kernel>& kernels) 
   if (!dispatch.reason.empty()) out += "chosen: " + dispatch.reason + "\n";
   for (const Dispatched& each : dispatch.kernels)
     out += fmt::format(
-        "{} kernel {} {}: lane {}, priority {}, {}; after {}; {}\n", each.position, each.kernel,
+        "{} kernel {} {}: lane {}, priority {}, {}; after {}; {}{}\n", each.position, each.kernel,
         kernels[each.kernel].name, each.lane, each.priority,
         demand_text(kernels[each.kernel].demand),
         each.predecessors.empty() ? "nobody" : fmt::format("{}", fmt::join(each.predecessors, " ")),
-        each.reason);
+        each.reason, each.early ? "" : "; those behind it start when its tiles are computed");
   return out;
 }
 
@@ -50,10 +50,10 @@ std::string print_json(const Dispatch& dispatch, const std::vector<Kernel>& kern
         "\"class\": \"{}\", "
         "\"demand\": {{\"blocks\": {}, \"threads\": {}, \"registers\": {}, \"shared_bytes\": {}, "
         "\"nanos\": {:.0f}}}, "
-        "\"predecessors\": [{}], \"reason\": {}}}",
+        "\"predecessors\": [{}], \"early\": {}, \"reason\": {}}}",
         each.position == 0 ? "" : ",", each.kernel, json_text(of.name), each.position, each.lane,
         each.priority, to_string(of.kind), of.demand.blocks, of.demand.threads, of.demand.registers,
-        of.demand.shared_bytes, of.demand.nanos, fmt::join(each.predecessors, ", "),
+        of.demand.shared_bytes, of.demand.nanos, fmt::join(each.predecessors, ", "), each.early,
         json_text(each.reason));
   }
   return out + "\n]\n";

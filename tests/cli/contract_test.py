@@ -540,7 +540,7 @@ def test_every_pass_can_be_left_out(obelisk, mlp):
     cases = {path.stem for path in (folder / "test").glob("*.ir") if "exported_" not in path.stem}
     # Other coordinates are planned while stitching, barriers, tall tiles and a dispatch while
     # scheduling; all others have their card and their text cases.
-    dispatch = {"dispatch_classes", "dispatch_demand", "dispatch_priorities", "dispatch_memory"}
+    dispatch = {"dispatch_classes", "dispatch_demand", "dispatch_priorities", "dispatch_memory", "dispatch_early"}
     assert cases == set(passes) - {"adapt_groups", "dataflow", "tall_gemm"} - dispatch
     assert all((folder / f"{name}.h").exists() for name in cases)
     for name in passes:

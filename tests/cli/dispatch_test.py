@@ -63,7 +63,8 @@ def test_dispatch_json_is_a_list_of_kernels(compiled, granularity):
     assert [kernel["position"] for kernel in kernels] == list(range(answer["launches"]))
     before = closure(kernels)  # fails where a predecessor does not come first
     for kernel in kernels:
-        assert set(kernel) == {"kernel", "name", "position", "lane", "priority", "class", "demand", "predecessors", "reason"}
+        assert set(kernel) == {"kernel", "name", "position", "lane", "priority", "class", "demand", "predecessors", "early", "reason"}
+        assert kernel["early"] is True
         assert kernel["class"] in ("compute", "memory") and kernel["reason"] and -5 <= kernel["priority"] <= 0
         demand = kernel["demand"]
         assert demand["threads"] >= 128 and demand["registers"] >= 16 and demand["blocks"] >= 1 and demand["nanos"] >= 1

@@ -77,11 +77,29 @@ TEST_P(Dispatches, HaveTheBitsOfTheSequentialOneForEveryInput) {
   auto alone = sequential.executable->context();
   ASSERT_TRUE(alone.ok()) << alone.error().text();
   std::vector<std::unique_ptr<runtime::Context>> contexts;
+  std::vector<std::string> names;
   for (const auto& other : others) {
     auto context = other->executable->context();
     ASSERT_TRUE(context.ok()) << context.error().text();
-    contexts.push_back(std::move(*context));
+    contexts.push_back(std::move(*context)), names.emplace_back(kOthers[contexts.size() - 1]);
   }
+  // The same, none of whose kernels starts before the tiles of those before it are computed, or
+  // every second one.
+  for (size_t k = 0; k < others.size(); ++k)
+    for (const size_t every : {1, 2}) {
+      runtime::Program program = *others[k]->program;
+      if (program.dispatch.empty()) continue;
+      for (size_t kernel = 0; kernel < program.dispatch.size(); ++kernel)
+        program.dispatch[kernel].early = kernel % every != 0;
+      program.objects = others[k]->executable->objects();
+      const auto late =
+          runtime::load(std::make_shared<runtime::Program>(std::move(program)), options.load);
+      ASSERT_TRUE(late.ok()) << late.error().text();
+      auto context = (*late)->context();
+      ASSERT_TRUE(context.ok()) << context.error().text();
+      contexts.push_back(std::move(*context));
+      names.push_back(fmt::format("{}, late starts behind one of {}", kOthers[k], every));
+    }
   Tensor wanted = Tensor::allocate(sequential.program->outputs[0].type),
          got = Tensor::allocate(wanted.type()), before = Tensor::allocate(wanted.type());
   std::vector<int> wrong(contexts.size(), 0);
@@ -94,13 +112,13 @@ TEST_P(Dispatches, HaveTheBitsOfTheSequentialOneForEveryInput) {
     memcpy(before.mutable_data(), wanted.data(), static_cast<size_t>(wanted.bytes()));
     for (size_t k = 0; k < contexts.size(); ++k) {
       const Status other = run(*contexts[k], x, got);
-      ASSERT_TRUE(other.ok()) << kOthers[k] << ": " << other.error().text();
+      ASSERT_TRUE(other.ok()) << names[k] << ": " << other.error().text();
       wrong[k] += !same_bits(got, wanted);
     }
   }
   EXPECT_EQ(alike, 0);
   for (size_t k = 0; k < contexts.size(); ++k)
-    EXPECT_EQ(wrong[k], 0) << kOthers[k] << ", of " << inputs_of_each() << " inputs";
+    EXPECT_EQ(wrong[k], 0) << names[k] << ", of " << inputs_of_each() << " inputs";
 }
 
 TEST_P(Dispatches, HaveTheSameBitsInContextsOfManyThreads) {

@@ -1,9 +1,10 @@
-// Runs of programs of the same code in one launch (Context::run_together), each with weights,
-// memory and inputs of its own: the bits of each are those that it has alone. Where no GPU is, the
-// device code is compiled. $OBELISK_GPU_RUNS: rounds; $OBELISK_GPU_NO_WATCHDOG: as users compile,
-// for the watchdog makes some kernels slower.
+// Runs of programs of the same code in one launch (Context::run_together, run_together_on), each
+// with weights, memory and inputs of its own: the bits of each are those that it has alone. Where
+// no GPU is, the device code is compiled. $OBELISK_GPU_RUNS: rounds; $OBELISK_GPU_NO_WATCHDOG: as
+// users compile, for the watchdog makes some kernels slower.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -13,6 +14,7 @@
 
 #include "compile.h"
 #include "network_texts.h"
+#include "runtime/cuda/gpu.h"
 #include "sample.h"
 
 namespace obelisk::compiler {
@@ -188,6 +190,58 @@ TEST_P(Instances, HaveTheBitsOfThoseAlone) {
       memcpy(each.y.mutable_data(), each.out[0], static_cast<size_t>(each.y.bytes()));
       EXPECT_TRUE(each.answered()) << "instance " << k << " of " << count << ", round " << round;
     }
+  }
+  // On the caller's streams, between memory of the GPU: launches follow each other whatever
+  // stream they are on and whoever is in them, and wait() of each context waits for its last one.
+  using runtime::cuda::Memory;
+  ASSERT_TRUE(runtime::cuda::first_gpu().ok());
+  const runtime::cuda::Driver& driver = **runtime::cuda::load_driver();
+  runtime::cuda::Handle streams[2];
+  for (auto& stream : streams)
+    ASSERT_EQ(driver.StreamCreate(&stream, runtime::cuda::kStreamNonBlocking), 0);
+  std::vector<std::array<Memory, kInputs + 1>> memory(instances.size());
+  for (size_t k = 0; k < instances.size(); ++k) {
+    for (size_t one = 0; one < kInputs; ++one)
+      ASSERT_TRUE(memory[k][one]
+                      .fill(instances[k]->x[one].data(), instances[k]->x[one].bytes(), "an input")
+                      .ok());
+    ASSERT_TRUE(memory[k][kInputs].reserve(instances[k]->y.bytes(), "an output").ok());
+  }
+  const auto on_gpu = [&](size_t k) -> runtime::SharedRun {
+    Instance& each = *instances[k];
+    each.next();
+    each.in = {reinterpret_cast<const void*>(memory[k][each.input].at())};
+    each.out = {reinterpret_cast<void*>(memory[k][kInputs].at())};
+    return {each.context.get(), each.in, each.out};
+  };
+  for (size_t k = 0; k < instances.size(); ++k)  // so that each has an answer
+    ASSERT_TRUE(instances[k]->context->run_together_on(std::array{on_gpu(k)}, streams[0]).ok());
+  for (int round = 0; round < rounds; ++round) {
+    for (int launch = 0; launch < 3; ++launch) {
+      std::shuffle(order.begin(), order.end(), random);
+      const size_t count = 1 + static_cast<size_t>(round + 3 * launch) % order.size();
+      std::vector<runtime::SharedRun> runs;
+      for (size_t k = 0; k < count; ++k) runs.push_back(on_gpu(order[k]));
+      const Status ran = runs[0].context->run_together_on(runs, streams[(round + launch) % 2]);
+      ASSERT_TRUE(ran.ok()) << ran.error().text();
+    }
+    for (size_t k = 0; k < instances.size(); ++k) {
+      Instance& each = *instances[k];
+      ASSERT_TRUE(each.context->wait().ok());
+      ASSERT_EQ(driver.CopyToHost(each.y.mutable_data(), memory[k][kInputs].at(),
+                                  static_cast<size_t>(each.y.bytes())),
+                0);
+      EXPECT_TRUE(each.answered())
+          << "instance " << k << ", round " << round << ": " << each.difference();
+    }
+  }
+  const runtime::SharedRun on_host[] = {on_gpu(0), instances[1]->next()};
+  const Status nowhere = instances[0]->context->run_together_on(on_host, streams[0]);
+  ASSERT_FALSE(nowhere.ok());
+  EXPECT_EQ(nowhere.error().code, Code::kUsage);
+  for (auto& stream : streams) {
+    ASSERT_EQ(driver.StreamSynchronize(stream), 0);
+    driver.StreamDestroy(stream);
   }
   // Alone again, behind the others' streams.
   for (const auto& each : instances) {

@@ -134,6 +134,7 @@ Result<std::vector<schedule::Dispatched>> dispatch_from_file(const std::string& 
         return wrong(fmt::format("entry {} has a predecessor that is no kernel", kernels.size()));
       one.predecessors.push_back(before.get<int>());
     }
+    if (each.contains("early") && each["early"].is_boolean()) one.early = each["early"].get<bool>();
     if (each.contains("reason") && each["reason"].is_string())
       one.reason = each["reason"].get<std::string>();
     kernels.push_back(std::move(one));

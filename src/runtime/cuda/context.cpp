@@ -32,7 +32,8 @@ Status CudaContext::init() {
   const size_t ports = p.inputs.size() + p.outputs.size();
   ports_.assign(ports, 0), staged_.assign(ports, 0), bound_.assign(ports, 1);
   TRY_STATUS(check(driver_.StreamCreate(&stream_, kStreamNonBlocking), "make a stream"));
-  for (Handle* event : {&ran_, &from_, &to_})
+  TRY_STATUS(check(driver_.EventCreate(&ran_, kEventNoTiming), "make an event"));
+  for (Handle* event : {&from_, &to_})
     TRY_STATUS(check(driver_.EventCreate(event, 0), "make an event"));
   if (executable_->options_.spin) {
     TRY_STATUS(
@@ -437,9 +438,23 @@ Status CudaContext::on_stream(const std::function<Status(Handle stream)>& work) 
 
 Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                            void* stream) {
-  const Program& p = program();
   TRY_STATUS(admit(inputs, outputs));
   InContext here(gpu_);
+  TRY_STATUS(name_ports(inputs, outputs));
+  const auto on = static_cast<Handle>(stream);
+  TRY(const bool captured, is_captured(on));
+  if (captured) return executable_->capture(ports_, on);
+  const auto whole = [&]() -> Status {
+    TRY_STATUS(begin(on));
+    TRY_STATUS(launch(on, graph_, 0));
+    return end_on(on);
+  };
+  return failed(whole());
+}
+
+Status CudaContext::name_ports(std::span<const void* const> inputs,
+                               std::span<void* const> outputs) {
+  const Program& p = program();
   for (size_t k = 0; k < ports_.size(); ++k) {
     const void* pointer = k < inputs.size() ? inputs[k] : outputs[k - inputs.size()];
     if (pointer && ports_[k] == reinterpret_cast<DevicePointer>(pointer)) continue;  // as last time
@@ -450,23 +465,17 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
           Code::kUsage, "runtime",
           fmt::format("'{}' is not in the GPU's memory",
                       (k < inputs.size() ? p.inputs[k] : p.outputs[k - inputs.size()]).name),
-          "", "device pointers, or run() without a stream"};
+          "", "device pointers, or the same without a stream"};
     ports_[k] = reinterpret_cast<DevicePointer>(pointer);
   }
-  const auto on = static_cast<Handle>(stream);
-  TRY(const bool captured, is_captured(on));
-  if (captured) return executable_->capture(ports_, on);
-  const auto whole = [&]() -> Status {
-    TRY_STATUS(place_ports());
-    TRY_STATUS(bind(on));
-    TRY_STATUS(transfer(before_, on));
-    TRY_STATUS(launch(on, graph_, 0));
-    TRY_STATUS(copies(on));
-    TRY_STATUS(transfer(behind_, on));
-    has_run_ = under_way_ = true;
-    return check(driver_.EventRecord(ran_, on), "record an event");
-  };
-  return failed(whole());
+  return ok_status();
+}
+
+Status CudaContext::end_on(Handle stream) {
+  TRY_STATUS(copies(stream));
+  TRY_STATUS(transfer(behind_, stream));
+  has_run_ = under_way_ = true;
+  return check(driver_.EventRecord(ran_, stream), "record an event");
 }
 
 Status CudaContext::wait() {

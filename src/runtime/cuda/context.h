@@ -33,6 +33,7 @@ class CudaContext : public Context {
   Status run_together(std::span<const SharedRun> runs) override;
   Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                 void* stream) override;
+  Status run_together_on(std::span<const SharedRun> runs, void* stream) override;
   /// The run of these ports as a part of the graph that a stream captures, and the only one of this
   /// context, whose addresses the graph keeps.
   Status capture(std::vector<DevicePointer> ports, Handle stream);
@@ -58,6 +59,10 @@ class CudaContext : public Context {
  private:
   const Program& program() const { return *executable_->program_; }
   bool mono() const { return program().granularity == machine::Granularity::kMono; }
+  /// By work of a graph: whether the kernels that follow may start when it begins. A CTA that has
+  /// started and waits keeps room from kernels that run beside: those of other branches
+  /// (Dispatched::early), or, of a program that shares the GPU, of other programs.
+  std::vector<bool> early_works() const;
   static void place_shared(const Launch& launch, ObkProgram& record);
   bool of_instances() const { return executable_->options_.instances; }
   Result<Handle> make_graph(DevicePointer stamps, unsigned instances = 1);
@@ -72,6 +77,11 @@ class CudaContext : public Context {
   Status write_records(Handle stream, DevicePointer stamps);
   ObkInstances instances_of(size_t launch, unsigned instances) const;
   Status name_instances(std::span<CudaContext* const> contexts, Handle stream);
+  /// Whose runs these are, if they may share a launch: admitted, this context's first.
+  Result<std::vector<CudaContext*>> together(std::span<const SharedRun> runs);
+  /// One launch for all of them, whose ports are bound.
+  Status launch_together(std::span<CudaContext* const> contexts, Handle stream);
+  Status failed_together(std::span<CudaContext* const> contexts, const Status& status);
   ObkGrid grid(const Launch& launch, DevicePointer stamps) const;
   Result<ObkPipelinedGemm> pipelined_gemm(const Launch& launch, DevicePointer stamps) const;
   KernelNode node_of(size_t launch, void** parameters, unsigned instances = 1) const;
@@ -81,14 +91,17 @@ class CudaContext : public Context {
   Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);
   bool names_moved_ports(const Launch& launch) const;
   Status bind(Handle stream);
-  /// The parts of a run: where the ports are, and which inputs are copied to the GPU; what goes
-  /// before the launch; the launch; what goes behind it, and which outputs are copied to the host;
-  /// and, when the stream's work has ended, those to the caller.
+  /// The parts of a run: where the ports are, and which inputs are copied to the GPU, or that all
+  /// are there (name_ports); what goes before the launch; the launch; what goes behind it, and
+  /// which outputs are copied to the host, or that the run is under way (end_on); and, when the
+  /// stream's work has ended, those to the caller.
   Status take_inputs(std::span<const void* const> inputs, std::span<void* const> outputs,
                      std::vector<StagedCopy>& copies);
+  Status name_ports(std::span<const void* const> inputs, std::span<void* const> outputs);
   Status begin(Handle stream);
   Status launch(Handle stream, Handle graph, DevicePointer stamps, unsigned instances = 1);
   Status end(Handle stream, std::vector<StagedCopy>& copies);
+  Status end_on(Handle stream);
   void hand_out(std::span<void* const> outputs);
   Status copy_inputs(std::vector<StagedCopy>& copies, Handle stream) const;
   Status copy_outputs(std::vector<StagedCopy>& copies, Handle stream) const;
@@ -138,6 +151,7 @@ class CudaContext : public Context {
   std::vector<DevicePointer> named_;
   std::map<unsigned, Handle> graphs_;  // by instances, from 2 on
   int urgency_ = 0;
+  const std::vector<bool> early_ = early_works();
   bool has_run_ = false;
   bool under_way_ = false;  // behind ran_: a run that returned before its end
   std::vector<StagedCopy> copies_;

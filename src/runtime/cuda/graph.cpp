@@ -13,6 +13,13 @@ void CudaContext::place_shared(const Launch& launch, ObkProgram& record) {
   record.soon_bytes = launch.soon_bytes;
 }
 
+std::vector<bool> CudaContext::early_works() const {
+  std::vector<bool> early(program().works.size(), !shares_gpu(program()));
+  for (const schedule::Dispatched& each : program().dispatch)
+    if (!each.early) early[static_cast<size_t>(each.kernel)] = false;
+  return early;
+}
+
 /// Whether a work reads or writes the caller's memory.
 static bool names_ports(const WorkRecord& work) {
   return std::any_of(work.operands.begin(), work.operands.end(), [](const Place& place) {
@@ -24,6 +31,7 @@ static bool names_ports(const WorkRecord& work) {
 ObkGrid CudaContext::grid(const Launch& launch, DevicePointer stamps) const {
   const Program& p = program();
   ObkGrid record = launch.rectangles;
+  record.early = early_[static_cast<size_t>(launch.work)];
   record.watch = record_.watch;
   if (stamps) record.stamps = stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp);
   DevicePointer* at = record.operands;
@@ -83,6 +91,7 @@ Result<std::vector<std::byte>> CudaContext::record_of(const Launch& launch,
     record.stamps = stamps;
     return bytes_of(record);
   }
+  record.early = early_[static_cast<size_t>(launch.work)];
   record.tasks += static_cast<uint64_t>(launch.first_task) * sizeof(ObkTask);
   record.first = 0;
   place_shared(launch, record);

@@ -61,14 +61,12 @@ Status CudaContext::name_instances(std::span<CudaContext* const> contexts, Handl
   return ok_status();
 }
 
-Status CudaContext::run_together(std::span<const SharedRun> runs) {
+Result<std::vector<CudaContext*>> CudaContext::together(std::span<const SharedRun> runs) {
   CHECK(!runs.empty() && runs[0].context == this, "the first of the runs is not this context's");
-  if (runs.size() == 1) return run(runs[0].inputs, runs[0].outputs);
   if (!of_instances())
     return not_together(program(), "it was loaded without LoadOptions::instances");
   if (runs.size() > kMostInstances)
     return not_together(program(), fmt::format("{} runs, {} at most", runs.size(), kMostInstances));
-  const auto count = static_cast<unsigned>(runs.size());
   std::vector<CudaContext*> contexts;
   for (const SharedRun& each : runs) {
     auto* const context = dynamic_cast<CudaContext*>(each.context);
@@ -85,9 +83,41 @@ Status CudaContext::run_together(std::span<const SharedRun> runs) {
     TRY_STATUS(context->admit(each.inputs, each.outputs));
   }
   if (mono() && static_cast<int64_t>(runs.size()) * program().sms > executable_->room_)
-    return not_together(program(),
-                        fmt::format("{} of them with {} SMs each, the GPU has room for {}", count,
-                                    program().sms, executable_->room_));
+    return not_together(
+        program(), fmt::format("{} of them with {} SMs each, the GPU has room for {}", runs.size(),
+                               program().sms, executable_->room_));
+  return contexts;
+}
+
+Status CudaContext::launch_together(std::span<CudaContext* const> contexts, Handle stream) {
+  const auto count = static_cast<unsigned>(contexts.size());
+  TRY_STATUS(name_instances(contexts, stream));
+  Handle graph = nullptr;
+  if (!mono()) {
+    Handle& made = graphs_[count];
+    if (!made) {
+      TRY(made, make_graph(0, count));
+    }
+    graph = made;
+  }
+  return launch(stream, graph, 0, count);
+}
+
+/// Whose watchdog saw it says so; the GPU's context is lost to all.
+Status CudaContext::failed_together(std::span<CudaContext* const> contexts, const Status& status) {
+  Status told = status;
+  if (status.ok()) return told;
+  for (CudaContext* const each : contexts) {
+    const bool saw = each->watch_ && each->watch_->hit;
+    Status of_this = each->failed(status);
+    if (saw) told = std::move(of_this);
+  }
+  return told;
+}
+
+Status CudaContext::run_together(std::span<const SharedRun> runs) {
+  if (runs.size() == 1 && runs[0].context == this) return run(runs[0].inputs, runs[0].outputs);
+  TRY(const std::vector<CudaContext*> contexts, together(runs));
   InContext here(gpu_);
   const auto whole = [&](Handle stream) -> Status {
     copies_.clear();
@@ -95,32 +125,33 @@ Status CudaContext::run_together(std::span<const SharedRun> runs) {
       TRY_STATUS(contexts[k]->take_inputs(runs[k].inputs, runs[k].outputs, copies_));
     TRY_STATUS(copy_inputs(copies_, stream));
     for (CudaContext* const each : contexts) TRY_STATUS(each->begin(stream));
-    TRY_STATUS(name_instances(contexts, stream));
-    Handle graph = nullptr;
-    if (!mono()) {
-      Handle& made = graphs_[count];
-      if (!made) {
-        TRY(made, make_graph(0, count));
-      }
-      graph = made;
-    }
-    TRY_STATUS(launch(stream, graph, 0, count));
+    TRY_STATUS(launch_together(contexts, stream));
     for (CudaContext* const each : contexts) TRY_STATUS(each->end(stream, copies_));
     TRY_STATUS(copy_outputs(copies_, stream));
     TRY_STATUS(wait_for_stream(stream));
     for (size_t k = 0; k < runs.size(); ++k) contexts[k]->hand_out(runs[k].outputs);
     return ok_status();
   };
-  const Status status = on_stream(whole);
-  if (status.ok()) return status;
-  // Whose watchdog saw it says so; the GPU's context is lost to all.
-  Status told = status;
-  for (CudaContext* const each : contexts) {
-    const bool saw = each->watch_ && each->watch_->hit;
-    Status of_this = each->failed(status);
-    if (saw) told = std::move(of_this);
-  }
-  return told;
+  return failed_together(contexts, on_stream(whole));
+}
+
+Status CudaContext::run_together_on(std::span<const SharedRun> runs, void* stream) {
+  if (runs.size() == 1 && runs[0].context == this)
+    return run_on(runs[0].inputs, runs[0].outputs, stream);
+  TRY(const std::vector<CudaContext*> contexts, together(runs));
+  InContext here(gpu_);
+  const auto on = static_cast<Handle>(stream);
+  TRY(const bool captured, is_captured(on));
+  if (captured) return not_together(program(), "the stream is being captured");
+  const auto whole = [&]() -> Status {
+    for (size_t k = 0; k < runs.size(); ++k)
+      TRY_STATUS(contexts[k]->name_ports(runs[k].inputs, runs[k].outputs));
+    for (CudaContext* const each : contexts) TRY_STATUS(each->begin(on));
+    TRY_STATUS(launch_together(contexts, on));
+    for (CudaContext* const each : contexts) TRY_STATUS(each->end_on(on));
+    return ok_status();
+  };
+  return failed_together(contexts, whole());
 }
 
 }  // namespace obelisk::runtime::cuda

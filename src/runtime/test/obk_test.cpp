@@ -193,7 +193,7 @@ TEST_F(Obk, TheOrderOfWorks) {
   ASSERT_EQ(program->works.size(), 4u);
   program->dispatch = {{.kernel = 1, .position = 0, .reason = "a"},
                        {.kernel = 0, .position = 1, .lane = 1, .priority = -1, .reason = "b"},
-                       {.kernel = 2, .position = 2, .predecessors = {0, 1}, .reason = "c"},
+                       {.kernel = 2, .position = 2, .predecessors = {0, 1}, .reason = "c", .early = false},
                        {.kernel = 3, .position = 3, .predecessors = {2}, .reason = "d"}};
   auto loaded = load_cpu(program);
   ASSERT_TRUE(loaded.ok()) << loaded.error().text();
@@ -207,11 +207,12 @@ TEST_F(Obk, TheOrderOfWorks) {
     EXPECT_EQ(has.kernel, wrote.kernel);
     EXPECT_EQ(has.position, wrote.position);
     EXPECT_EQ(has.predecessors, wrote.predecessors);
+    EXPECT_EQ(has.early, wrote.early);
   }
-  // Each: kernel, lane, priority, reason (8 + 1 bytes), predecessors (8 bytes, 4 each).
+  // Each: kernel, lane, priority, early (1 byte), reason (8 + 1), predecessors (8, 4 each).
   const size_t last = number<uint64_t>(bytes, kHeader + 8) + number<uint64_t>(bytes, kHeader + 16);
-  const size_t first = last - 29 - 29 - 37 - 33, second = first + 29, third = second + 29,
-               fourth = third + 37;
+  const size_t first = last - 30 - 30 - 38 - 34, second = first + 30, third = second + 30,
+               fourth = third + 38;
   const auto said = [&](size_t where, int32_t value) {
     const auto damaged = parse(resealed(with(bytes, where, value)));
     return damaged.ok() ? std::string("nothing") : damaged.error().text();
@@ -220,9 +221,11 @@ TEST_F(Obk, TheOrderOfWorks) {
   ASSERT_EQ(number<int32_t>(bytes, fourth), 3);
   EXPECT_NE(said(first, 4).find("kernel 4 is not in"), std::string::npos) << said(first, 4);
   EXPECT_NE(said(second, 1).find("launched twice"), std::string::npos) << said(second, 1);
-  EXPECT_NE(said(third + 29, 2).find("follows kernel 2, which is not launched before it"),
+  EXPECT_NE(said(third + 30, 2).find("follows kernel 2, which is not launched before it"),
             std::string::npos)
-      << said(third + 29, 2);
+      << said(third + 30, 2);
+  EXPECT_NE(said(first + 12, 2).find("start of the next kernel 2 is not in"), std::string::npos)
+      << said(first + 12, 2);
   EXPECT_NE(said(third + 29, -1).find("predecessor -1"), std::string::npos) << said(third + 29, -1);
   EXPECT_NE(said(fourth + 29, 3).find("follows kernel 3"), std::string::npos)
       << said(fourth + 29, 3);

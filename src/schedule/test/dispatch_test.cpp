@@ -356,6 +356,35 @@ TEST(Dispatch, UnknownNamesAreRefused) {
   EXPECT_TRUE(check_options({.policy = "auto", .launch_order = "random:17", .streams = 3}).ok());
 }
 
+TEST(Dispatch, KernelsStartEarlyWhereTheyTakeLittleRoomWhileTheyWait) {
+  machine::Machine machine;
+  machine.sms = 4, machine.scratchpad = Bytes(100 * 1024);
+  // Of shared memory a block of 3 takes half an SM, and there are four: half of the machine. One of
+  // 1 takes a tenth by shared memory and an eighth by threads: a part in 32 of the machine.
+  const std::vector<Kernel> kernels = {kernel(M, 0), kernel(M, 10 * 1024), kernel(M, 0),
+                                       kernel(C, 50 * 1024, 1, 4)};
+  auto made = dispatch(dag_of(4, {{0, 1}, {2, 3}}), kernels, {0, 1, 0, 1},
+                       {.policy = "opara", .sms = machine.sms});
+  ASSERT_TRUE(made.ok());
+  const auto early = [&](double most) {
+    start_early(*made, kernels, machine, most);
+    std::vector<int> late;
+    for (const Dispatched& each : made->kernels)
+      if (!each.early) late.push_back(each.kernel);
+    std::sort(late.begin(), late.end());
+    return late;
+  };
+  EXPECT_EQ(early(0), (std::vector<int>{0, 2}));
+  EXPECT_EQ(early(1.0 / 33), (std::vector<int>{0, 2}));
+  EXPECT_EQ(early(1.0 / 32), (std::vector<int>{2}));
+  EXPECT_EQ(early(0.49), (std::vector<int>{2}));
+  EXPECT_NE(print_json(*made, kernels).find(R"("early": false)"), std::string::npos);
+  EXPECT_NE(print(*made, kernels).find("start when its tiles are computed"), std::string::npos);
+  EXPECT_EQ(early(0.5), std::vector<int>{});
+  EXPECT_EQ(early(1), std::vector<int>{});
+  EXPECT_EQ(print_json(*made, kernels).find(R"("early": false)"), std::string::npos);
+}
+
 TEST(Dispatch, JsonAndPriorities) {
   std::vector<Kernel> kernels = {kernel(M, 1), kernel(C, 2), kernel(M, 3)};
   kernels[0].name = "a \"b\"\n";
@@ -371,7 +400,7 @@ TEST(Dispatch, JsonAndPriorities) {
           R"("kernel": 0, "name": "a \"b\"\u000a", "position": 0, "lane": 0, "priority": -5, "class": "memory")"),
       std::string::npos)
       << json;
-  EXPECT_NE(json.find(R"("predecessors": [0], "reason": ")"), std::string::npos) << json;
+  EXPECT_NE(json.find(R"("predecessors": [0], "early": true, "reason": ")"), std::string::npos) << json;
 }
 
 }  // namespace

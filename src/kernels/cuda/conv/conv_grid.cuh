@@ -308,7 +308,7 @@ static __device__ __forceinline__ void conv_grid_rows_tile(const ObkConv& g) {
     multiply(rows[0]);
   }
   wgmma_wait<0>();
-  allow_next_at_end();
+  allow_next();
   __syncthreads(); /* Y lies where the stages lay */
   const uint32_t c =
       shared_address(g.y) +

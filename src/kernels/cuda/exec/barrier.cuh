@@ -36,14 +36,8 @@ namespace obk {
 
 /* The kernels of a graph overlap (programmatic dependent launch): the next may start once every CTA
  * has allowed it or has ended, and reads only after this one has ended and its stores are seen. A
- * CTA allows it when it begins; of a pipelined GEMM, when its first rows are requested. Where other
- * programs run beside this one (OBK_SHARES_GPU) it does so when its tile is computed: a CTA that
- * has started and waits keeps shared memory from their kernels. */
-#ifdef OBK_SHARES_GPU
-static constexpr bool kSharesGpu = true;
-#else
-static constexpr bool kSharesGpu = false;
-#endif
+ * CTA allows it when its tile is computed, or, if its record says `early`, when it begins; of a
+ * pipelined GEMM, when its first rows are requested. The later calls count for nothing then. */
 #ifndef OBK_OWN_KERNEL_ORDER /* a test on the host has its own */
 static __device__ inline void allow_next() {
 #if __CUDA_ARCH__ >= 900
@@ -56,12 +50,6 @@ static __device__ inline void wait_for_previous() {
 #endif
 }
 #endif
-static __device__ __forceinline__ void allow_next_at_begin() {
-  if (!kSharesGpu) allow_next();
-}
-static __device__ __forceinline__ void allow_next_at_end() {
-  if (kSharesGpu) allow_next();
-}
 
 #ifdef OBK_DATAFLOW
 /* The task that runs, -1 before the first: warps go their own ways, and some look while it changes.

@@ -29,7 +29,7 @@ template <Body body, bool kWaits>
 static __device__ __forceinline__ void run_grid(const ObkGrid& grid) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t parts[32];
-  allow_next_at_begin();
+  if (grid.early) allow_next();
   const int at = (int)blockIdx.x, down = at / grid.across;
   const int row = down * grid.tile_rows, column = (at - down * grid.across) * grid.tile_columns;
   ObkTask task = {};
@@ -46,7 +46,7 @@ static __device__ __forceinline__ void run_grid(const ObkGrid& grid) {
   stamped.stamps = grid.stamps;
   stamp(stamped, at, false);
   body(&task, nullptr, grid.operands, &lanes);
-  allow_next_at_end();
+  allow_next();
   if (grid.stamps) __syncthreads();
   stamp(stamped, at, true);
 }

@@ -115,9 +115,10 @@ struct ObkProgram {
   int32_t smem_copies_at;      /* the CTA's copies of values: dataflow.cuh */
   int32_t soon_at, soon_bytes; /* of the small weights of a task, of kDataflowSoon tasks in a row */
   int64_t block;               /* a kernel of one work: its block, as a task's `block` says it */
+  int32_t early, unused;       /* of a graph: whether the next kernel may start when this begins */
   OBK_DEVICE_POINTER(void) inline_ports[obk::kInlinePorts];
 };
-static_assert(sizeof(ObkProgram) == 104 + 8 * obk::kInlinePorts,
+static_assert(sizeof(ObkProgram) == 112 + 8 * obk::kInlinePorts,
               "host and device lay out ObkProgram alike");
 
 /* The only parameter of a kernel of several instances (OBK_INSTANCES): programs of the same code,
@@ -133,11 +134,12 @@ static_assert(sizeof(ObkInstances) == 16, "host and device lay out ObkInstances 
 struct ObkGrid {
   int32_t rows, columns, tile_rows, tile_columns;
   int32_t across, scratch_bytes;       /* rectangles side by side; of shared memory, for each CTA */
+  int32_t early, unused;               /* whether the next kernel may start when this begins */
   OBK_DEVICE_POINTER(ObkStamp) stamps; /* by task, or null */
   OBK_DEVICE_POINTER(void) operands[obk::kGridOperands];
   OBK_DEVICE_POINTER(ObkWatch) watch;
 };
-static_assert(sizeof(ObkGrid) == 40 + 8 * obk::kGridOperands,
+static_assert(sizeof(ObkGrid) == 48 + 8 * obk::kGridOperands,
               "host and device lay out ObkGrid alike");
 
 /* The only parameter of a pipelined GEMM's kernel (pipelined_gemm.cuh). What the first copies of

@@ -191,7 +191,7 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
   __shared__ __align__(16) ObkTask tasks[4];
   const int step = gridDim.x, count = program.waves;
   int at = blockIdx.x;
-  allow_next_at_begin();
+  if (program.early) allow_next();
   uint64_t* block = (uint64_t*)(shared + program.block_at);
   fetch_task(program.tasks + at, &tasks[0]);
   if (at + step < count) fetch_task(program.tasks + at + step, &tasks[1]);
@@ -227,7 +227,7 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
     tell_after(at + step < count ? &tasks[(k + 2) & 3] : nullptr);
     __syncthreads();
   }
-  allow_next_at_end();
+  allow_next();
   ring_finish();
   if (program.stamps) __syncthreads();
   stamp(program, at, true);

@@ -233,8 +233,8 @@ struct PipelinedGemmPipe {
           more.rows(p, at, bars), more.step(p);
       }
     }
-    allow_next_at_begin(); /* not before: its weights would come before these rows */
-    __syncthreads();       /* the barriers are there */
+    if (p.grid.early) allow_next(); /* not before: its weights would come before these rows */
+    __syncthreads();                /* the barriers are there */
   }
   /* Where sums from all of the cluster are counted. */
   __device__ __forceinline__ uint32_t come() const { return read_bar(bars, kMostStages); }
@@ -477,7 +477,7 @@ static __device__ __forceinline__ void pipelined_gemm_stages(PipelinedGemmPipe<N
     wgmma_wait<0>();
     pipe.give_back(before), pipe.refill();
   }
-  allow_next_at_end();
+  allow_next();
 }
 
 /* A warpgroup's sums of all k that its CTA has of a tile. meanwhile(): while the last products are
