@@ -116,34 +116,57 @@ std::string with_room(const std::string& policy, double most) {
   return most == 1 ? policy : fmt::format("{}:{}", policy, most);
 }
 
-/// Of the parts that were measured with a policy, the one that took least.
-double best_room(const KernelProfile& profile, const std::string& policy) {
-  double best = 1, least = INFINITY;
-  for (const double most : {1.0, kRoom[0], kRoom[1], kRoom[2]})
-    if (const auto us = profile.us.find(with_room(policy, most));
-        us != profile.us.end() && us->second < least)
-      best = most, least = us->second;
-  return best;
+/// A dispatch that has a time, or may get one.
+struct Candidate {
+  std::string name;
+  double room = 1;
+  schedule::Dispatch dispatch;
+};
+double us_of(const KernelProfile& profile, const std::string& name) {
+  const auto at = profile.us.find(name);
+  return at == profile.us.end() ? INFINITY : at->second;
 }
-
-/// Of dispatches with lanes, the one that took least; waves are the first.
-size_t best_lanes(const KernelProfile& profile, const std::vector<schedule::Dispatch>& dispatches) {
-  const auto us_of = [&](size_t k) {
-    const auto at = profile.us.find(dispatches[k].policy);
-    return at == profile.us.end() ? INFINITY : at->second;
-  };
-  size_t best = 1;
-  for (size_t k = 2; k < dispatches.size(); ++k)
-    if (us_of(k) < us_of(best)) best = k;
-  return best;
+/// The policies' own, waves first, and what was measured of them with less room.
+std::vector<Candidate> measured_candidates(const KernelProfile& profile,
+                                           const std::vector<schedule::Dispatch>& policies,
+                                           const std::vector<schedule::Kernel>& kernels,
+                                           const machine::Machine& machine) {
+  std::vector<Candidate> all;
+  for (const schedule::Dispatch& one : policies) {
+    all.push_back({one.policy, 1, one});
+    for (const double room : kRoom)
+      if (const std::string name = with_room(one.policy, room); profile.us.count(name) > 0) {
+        all.push_back({name, room, one});
+        schedule::start_early(all.back().dispatch, kernels, machine, room);
+      }
+  }
+  return all;
+}
+/// Of all but waves, the one that took least.
+const Candidate& best_with_lanes(const KernelProfile& profile, const std::vector<Candidate>& all) {
+  return *std::min_element(all.begin() + 1, all.end(), [&](const auto& a, const auto& b) {
+    return us_of(profile, a.name) < us_of(profile, b.name);
+  });
+}
+/// The one that took least, if it is worth leaving waves for.
+const Candidate& best_candidate(const KernelProfile& profile, const std::vector<Candidate>& all) {
+  const Candidate& lanes = best_with_lanes(profile, all);
+  const double us = us_of(profile, lanes.name), waves = us_of(profile, all[0].name);
+  return us < INFINITY && (waves == INFINITY || us < machine::thresholds::kWorthLeaving * waves)
+             ? lanes
+             : all[0];
 }
 
 /// The dispatch that a search found before; nothing where none is kept or it does not fit.
-std::optional<schedule::Dispatch> found_before(const Dispatching& all,
-                                               const schedule::DispatchOptions& how,
-                                               const machine::Machine& machine, double room,
-                                               const FoundDispatch& found) {
+std::optional<Candidate> found_before(const Dispatching& all, const schedule::DispatchOptions& how,
+                                      const machine::Machine& machine,
+                                      const KernelProfile& profile) {
+  const FoundDispatch& found = profile.found;
   if (found.order.empty()) return std::nullopt;
+  Candidate before{.name = "search"};
+  for (const double room : kRoom)
+    if (profile.us.count(with_room("search", room)) > 0)
+      before.name = with_room("search", room), before.room = room;
   schedule::Lanes lanes{std::vector<int>(all.kernels.size(), -1)};
   for (size_t k = 0; k < found.order.size(); ++k) {
     const int kernel = found.order[k];
@@ -155,25 +178,26 @@ std::optional<schedule::Dispatch> found_before(const Dispatching& all,
   auto made = schedule::dispatch_as("search", all.dependencies.dag, all.kernels, found.order,
                                     std::move(lanes), how);
   if (!made.ok()) return std::nullopt;
-  schedule::start_early(*made, all.kernels, machine, room);
-  return std::move(*made);
+  before.dispatch = std::move(*made);
+  schedule::start_early(before.dispatch, all.kernels, machine, before.room);
+  return before;
 }
 
 /// A local search that begins with `from`, by measured time. Each candidate is timed in turns with
 /// the best before it, and the last of these with `best`, which it has to leave behind by what a
 /// dispatch is worth leaving for; else the profile says that nothing was found. Kernels start early
-/// as in `from`: by `room`.
-Result<std::optional<schedule::Dispatch>> search_by_measurement(
+/// by the room that they have in `from`.
+Result<std::optional<Candidate>> search_by_measurement(
     const Options& options, const schedule::DispatchOptions& how, const machine::Machine& machine,
-    double room, const Loaded& in_waves, const Dispatching& all, const schedule::Dispatch& from,
-    const schedule::Dispatch& best, const std::string& best_name, const std::vector<Tensor>& inputs,
-    KernelProfile& profile) {
+    const Loaded& in_waves, const Dispatching& all, const Candidate& from, const Candidate& best,
+    const std::vector<Tensor>& inputs, KernelProfile& profile) {
   constexpr double kBetter = 0.997;  // of the best before it: less is noise
   runtime::LoadOptions load = options.load;
   TRY(load.device_weights, runtime::DeviceWeights::create(load.gpu));  // one copy for all
-  TRY(std::shared_ptr<const runtime::Executable> leading, dispatched(in_waves, from, load));
+  TRY(std::shared_ptr<const runtime::Executable> leading,
+      dispatched(in_waves, from.dispatch, load));
   const auto judge = [&](schedule::Dispatch candidate) -> Result<bool> {
-    schedule::start_early(candidate, all.kernels, machine, room);
+    schedule::start_early(candidate, all.kernels, machine, from.room);
     auto loaded = dispatched(in_waves, candidate, load);
     if (!loaded.ok() && loaded.error().code == Code::kMemory) return false;
     TRY(const std::shared_ptr<const runtime::Executable> other, std::move(loaded));
@@ -185,20 +209,22 @@ Result<std::optional<schedule::Dispatch>> search_by_measurement(
   };
   const schedule::SearchLimits limits{.seconds = how.search_seconds};
   TRY(schedule::Searched searched,
-      schedule::local_search(all.dependencies.dag, all.kernels, from, how, limits, judge));
+      schedule::local_search(all.dependencies.dag, all.kernels, from.dispatch, how, limits, judge));
   profile.found = {.seconds = how.search_seconds};
   profile.us.erase("search");
-  if (searched.better == 0) return std::optional<schedule::Dispatch>();
-  TRY(const auto before, dispatched(in_waves, best, load));
+  for (const double room : kRoom) profile.us.erase(with_room("search", room));
+  if (searched.better == 0) return std::optional<Candidate>();
+  TRY(const auto before, dispatched(in_waves, best.dispatch, load));
   std::vector<Timed> timed{{before.get()}, {leading.get()}};
   TRY_STATUS(time_in_turns(timed, inputs));
-  profile.us[best_name] = timed[0].us, profile.us["search"] = timed[1].us;
+  Candidate found{with_room("search", from.room), from.room, std::move(searched.dispatch)};
+  profile.us[best.name] = timed[0].us, profile.us[found.name] = timed[1].us;
   if (timed[1].us >= machine::thresholds::kWorthLeaving * timed[0].us)
-    return std::optional<schedule::Dispatch>();
-  for (const schedule::Dispatched& each : searched.dispatch.kernels)
+    return std::optional<Candidate>();
+  for (const schedule::Dispatched& each : found.dispatch.kernels)
     profile.found.order.push_back(each.kernel), profile.found.lane.push_back(each.lane);
-  schedule::start_early(searched.dispatch, all.kernels, machine, room);
-  return std::optional(std::move(searched.dispatch));
+  schedule::start_early(found.dispatch, all.kernels, machine, found.room);
+  return std::optional(std::move(found));
 }
 
 /// The program of the table that was made for waves; nothing where there is none or it takes more
@@ -293,65 +319,48 @@ Status choose_by_measurement(const Options& options, const schedule::DispatchOpt
       if (timed[k].refused.empty()) profile.us[names[k]] = timed[k].us;
     return ok_status();
   };
-  const auto waiting_in = [&](schedule::Dispatch of, double most) {
-    schedule::start_early(of, all.kernels, machine, most);
-    return of;
-  };
   if (!known) {
     std::vector<std::pair<std::string, const schedule::Dispatch*>> some;
     for (const schedule::Dispatch& one : dispatches) some.emplace_back(one.policy, &one);
     TRY_STATUS(time(some));
-    const schedule::Dispatch& lanes = dispatches[best_lanes(profile, dispatches)];
-    if (how.rules.early && lanes.lanes > 1 && in_waves.executable->device()->overlaps) {
+    const schedule::Dispatch* lanes = nullptr;
+    for (const schedule::Dispatch& one : dispatches)
+      if (one.policy != "waves" && one.lanes > 1 &&
+          (!lanes || us_of(profile, one.policy) < us_of(profile, lanes->policy)))
+        lanes = &one;
+    if (how.rules.early && lanes && in_waves.executable->device()->overlaps) {
       std::deque<schedule::Dispatch> by_room;
-      some.assign(1, {lanes.policy, &lanes});
-      for (const double most : kRoom)
-        some.emplace_back(with_room(lanes.policy, most),
-                          &by_room.emplace_back(waiting_in(lanes, most)));
+      some.assign(1, {lanes->policy, lanes});
+      for (const double room : kRoom) {
+        schedule::start_early(by_room.emplace_back(*lanes), all.kernels, machine, room);
+        some.emplace_back(with_room(lanes->policy, room), &by_room.back());
+      }
       TRY_STATUS(time(some));
     }
     profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
   }
 
-  const size_t with_lanes = best_lanes(profile, dispatches);
-  const double room = best_room(profile, dispatches[with_lanes].policy);
+  const std::vector<Candidate> candidates =
+      measured_candidates(profile, dispatches, all.kernels, machine);
+  const Candidate& best = best_candidate(profile, candidates);
   std::string times;
-  std::vector<std::pair<std::string, schedule::Dispatch>> candidates;
-  for (size_t k = 0; k < dispatches.size(); ++k) {
-    candidates.emplace_back(dispatches[k].policy, dispatches[k]);
-    for (const double most : kRoom)
-      if (k == with_lanes)
-        candidates.emplace_back(with_room(dispatches[k].policy, most),
-                                waiting_in(dispatches[k], most));
-  }
-  size_t best = 0;
-  const auto waves_us = profile.us.find("waves");
-  for (size_t k = 0; k < candidates.size(); ++k) {
-    const auto us = profile.us.find(candidates[k].first);
-    if (us == profile.us.end()) continue;
-    times += fmt::format("{}{} {:.1f}", times.empty() ? "" : ", ", us->first, us->second);
-    const auto best_us = profile.us.find(candidates[best].first);
-    if ((waves_us == profile.us.end() ||
-         us->second < machine::thresholds::kWorthLeaving * waves_us->second) &&
-        (best_us == profile.us.end() || us->second < best_us->second))
-      best = k;
-  }
-  std::optional<schedule::Dispatch> found = found_before(all, how, machine, room, profile.found);
+  for (const Candidate& each : candidates)
+    if (const double us = us_of(profile, each.name); us < INFINITY)
+      times += fmt::format("{}{} {:.1f}", times.empty() ? "" : ", ", each.name, us);
+  std::optional<Candidate> found = found_before(all, how, machine, profile);
   if (how.search_seconds > profile.found.seconds) {
-    // From the best that has lanes.
     if (inputs.empty())
       inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
-    TRY(found,
-        search_by_measurement(options, how, machine, room, in_waves, all,
-                              found ? *found : waiting_in(dispatches[with_lanes], room),
-                              candidates[best].second, candidates[best].first, inputs, profile));
+    TRY(found, search_by_measurement(options, how, machine, in_waves, all,
+                                     found ? *found : best_with_lanes(profile, candidates), best,
+                                     inputs, profile));
     profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
   }
-  if (const auto us = profile.us.find("search"); us != profile.us.end())
-    times += fmt::format(", search {:.1f}", us->second);
-  const std::string name = found ? "search" : candidates[best].first;
-  all.dispatch = found ? std::move(*found) : std::move(candidates[best].second);
-  all.dispatch.reason = fmt::format("{}, measured{} (us): {}", name, known ? " before" : "", times);
+  const Candidate& chosen = found ? *found : best;
+  if (found) times += fmt::format(", {} {:.1f}", found->name, us_of(profile, found->name));
+  all.dispatch = chosen.dispatch;
+  all.dispatch.reason =
+      fmt::format("{}, measured{} (us): {}", chosen.name, known ? " before" : "", times);
   return ok_status();
 }
 

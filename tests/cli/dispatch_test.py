@@ -1,7 +1,9 @@
 """Which kernels of a graph may run beside which: --dispatch, --launch-order, --streams, --emit dispatch, --explain dispatch. What is compiled is
 for a GPU that is not here; what a GPU is then given is counted by the driver of launches_test.py."""
+import contextlib
 import json
 import re
+import sqlite3
 from collections import Counter
 
 import pytest
@@ -188,6 +190,10 @@ def test_a_dispatch_is_read_back(obelisk, model, compiled, tmp_path):
         file.write_bytes(written)
         compiled("--dispatch-from", file)
         assert (tmp_path / "out" / "dispatch.json").read_bytes() == written
+    kernels[1]["early"] = False  # those behind it start when its tiles are computed
+    file.write_text(json.dumps(kernels))
+    compiled("--dispatch-from", file)
+    assert json.loads((tmp_path / "out" / "dispatch.json").read_text()) == kernels
     words = ("--target", "sm_90a", "--granularity", "op", "--verify", "off", "--to", "dispatch", "--dispatch-from", file)
     kernels[-1]["predecessors"] = []
     file.write_text(json.dumps(kernels))
@@ -346,19 +352,40 @@ def test_auto_measures_where_a_gpu_is_and_keeps_what_it_found(obelisk, gpu, mode
     monkeypatch.setitem(obelisk.environment, "STUB_DRIVER_SLOW_EDGES", "1")
     said = explained(obelisk(*ask, code=0))
     times = dict(one.split() for one in said.split("(us): ")[1].split(", "))
-    assert {policy: float(us) for policy, us in times.items()} == {
+    assert {policy: float(us) for policy, us in times.items() if ":" not in policy} == {
         policy: pytest.approx(100 * (1 + 0.1 * count), abs=0.11) for policy, count in edges.items()
     }
-    assert edges[said.split()[1].rstrip(",")] == min(edges.values()) < edges["waves"]
+    assert edges[said.split()[1].rstrip(",").partition(":")[0]] == min(edges.values()) < edges["waves"]
     # Other lanes are another measurement.
     gpu.write_text("")
     assert "measured (us)" in explained(obelisk(*ask, "--streams", "2", code=0)) and launches() > 100
     # So are other rules.
-    for off in ("dispatch_classes", "dispatch_demand", "dispatch_priorities"):
+    for off in ("dispatch_classes", "dispatch_demand", "dispatch_priorities", "dispatch_early"):
         gpu.write_text("")
         assert "measured (us)" in explained(obelisk(*ask, "--disable", off, code=0)) and launches() > 100
         gpu.write_text("")
         assert "measured before (us)" in explained(obelisk(*ask, "--disable", off, code=0)) and launches() == 0
+
+
+def test_auto_tries_fewer_kernels_that_start_early(obelisk, gpu, model, tmp_path):  # noqa: F811
+    words = ("compile", model, "--target", "cuda", "--granularity", "stitch", "--verify", "off", "--cache", "cache", "--dispatch", "auto",
+             "--explain", "dispatch", "--emit", "dispatch", "-d", "out")
+    said = explained(obelisk(*words, code=0))
+    tried = [one.split()[0] for one in said.split("(us): ")[1].split(", ")]
+    with_lanes = next(name for name in tried if name.endswith(":0"))[:-2]
+    assert [name for name in tried if ":" in name] == [f"{with_lanes}:{room}" for room in ("0", "0.125", "0.5")]
+    # As if they had taken so long; another policy is the quickest of those in which all start early.
+    times = {"waves": 100, "sequential": 300, "nimble": 90, "opara": 90, "critical": 90, f"{with_lanes}:0": 60, f"{with_lanes}:0.125": 70, f"{with_lanes}:0.5": 80}
+    times["opara" if with_lanes != "opara" else "nimble"] = 85
+    with contextlib.closing(sqlite3.connect(tmp_path / "cache" / "kernels.sqlite")) as kept, kept:
+        for name, us in times.items():
+            assert kept.execute("UPDATE dispatches SET us = ? WHERE dispatch = ?", (us, name)).rowcount == 1
+    assert explained(obelisk(*words, code=0)).startswith(f"chosen: {with_lanes}:0, measured before (us): waves 100.0, ")
+    kernels = json.loads((tmp_path / "out" / "dispatch.json").read_text())
+    followed = {before for kernel in kernels for before in kernel["predecessors"]}
+    assert {kernel["kernel"]: kernel["early"] for kernel in kernels} == {kernel["kernel"]: kernel["kernel"] not in followed for kernel in kernels}
+    said = explained(obelisk(*words, "--disable", "dispatch_early", code=0))
+    assert "measured (us)" in said and ":0" not in said
 
 
 def test_a_search_finds_what_takes_less_and_is_kept(obelisk, gpu, model, tmp_path, monkeypatch):  # noqa: F811

@@ -12,6 +12,12 @@
 #define OBK_CUDA_DIALECT_CUH
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
+// What a kernel of a graph allows and waits for, which a core has not.
+#define OBK_OWN_KERNEL_ORDER
+namespace obk {
+static void allow_next() {}
+static void wait_for_previous() {}
+}  // namespace obk
 #include "kernels/common/tiles.h"
 #include "kernels/cuda/conv/conv.cuh"
 #pragma GCC diagnostic pop

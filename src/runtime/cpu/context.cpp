@@ -272,6 +272,7 @@ void CpuContext::run_waves(int worker) {
 
 void CpuContext::run_works(int worker) {
   ObkWorker self = self_of(worker);
+  look(worker);  // once at least: the others may have ended all works before this one begins
   while (!ready_->ended()) {
     look(worker);
     if (const int work = ready_->find(worker); work >= 0)

@@ -191,10 +191,11 @@ TEST_F(Obk, TheOrderOfWorks) {
       assemble(*beside, plan, tasks,
                codegen::emit(*beside, plan, tasks, kernels::tile_library(device)), "cpu"));
   ASSERT_EQ(program->works.size(), 4u);
-  program->dispatch = {{.kernel = 1, .position = 0, .reason = "a"},
-                       {.kernel = 0, .position = 1, .lane = 1, .priority = -1, .reason = "b"},
-                       {.kernel = 2, .position = 2, .predecessors = {0, 1}, .reason = "c", .early = false},
-                       {.kernel = 3, .position = 3, .predecessors = {2}, .reason = "d"}};
+  program->dispatch = {
+      {.kernel = 1, .position = 0, .reason = "a"},
+      {.kernel = 0, .position = 1, .lane = 1, .priority = -1, .reason = "b"},
+      {.kernel = 2, .position = 2, .predecessors = {0, 1}, .reason = "c", .early = false},
+      {.kernel = 3, .position = 3, .predecessors = {2}, .reason = "d"}};
   auto loaded = load_cpu(program);
   ASSERT_TRUE(loaded.ok()) << loaded.error().text();
   ASSERT_TRUE(write_obk(path("order.obk"), **loaded, *beside, "every row").ok());
@@ -226,9 +227,9 @@ TEST_F(Obk, TheOrderOfWorks) {
       << said(third + 30, 2);
   EXPECT_NE(said(first + 12, 2).find("start of the next kernel 2 is not in"), std::string::npos)
       << said(first + 12, 2);
-  EXPECT_NE(said(third + 29, -1).find("predecessor -1"), std::string::npos) << said(third + 29, -1);
-  EXPECT_NE(said(fourth + 29, 3).find("follows kernel 3"), std::string::npos)
-      << said(fourth + 29, 3);
+  EXPECT_NE(said(third + 30, -1).find("predecessor -1"), std::string::npos) << said(third + 30, -1);
+  EXPECT_NE(said(fourth + 30, 3).find("follows kernel 3"), std::string::npos)
+      << said(fourth + 30, 3);
   const auto shorter = parse(resealed(with(bytes, first - 8, int64_t{3})));
   ASSERT_FALSE(shorter.ok());
   EXPECT_NE(shorter.error().text().find("leaves kernels out"), std::string::npos)

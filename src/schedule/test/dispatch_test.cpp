@@ -400,7 +400,8 @@ TEST(Dispatch, JsonAndPriorities) {
           R"("kernel": 0, "name": "a \"b\"\u000a", "position": 0, "lane": 0, "priority": -5, "class": "memory")"),
       std::string::npos)
       << json;
-  EXPECT_NE(json.find(R"("predecessors": [0], "early": true, "reason": ")"), std::string::npos) << json;
+  EXPECT_NE(json.find(R"("predecessors": [0], "early": true, "reason": ")"), std::string::npos)
+      << json;
 }
 
 }  // namespace
