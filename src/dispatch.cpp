@@ -94,6 +94,7 @@ Result<std::shared_ptr<const runtime::Executable>> dispatched(const Loaded& in_w
 /// Nothing for kernels whose stamps say nothing.
 Result<std::map<int, double>> measure_kernels(const runtime::Executable& sequential,
                                               const std::vector<Tensor>& inputs) {
+  const TimedAlone alone(sequential);
   TRY(const auto context, run_once(sequential, inputs));
   TRY(const std::vector<runtime::TaskTime> tasks, context->task_times());
   std::map<int, std::pair<double, double>> spans;

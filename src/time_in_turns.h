@@ -14,9 +14,22 @@ struct Timed {
 };
 
 /// Runs all once and times them in alternating rounds, so that clocks that rise and whatever else
-/// uses the GPU affect all alike; the first round is thrown away. What fails is refused. Errors:
-/// kDevice, for the GPU's context is lost with it.
+/// uses the GPU affect all alike; the first round is thrown away. TimedAlone. What fails is
+/// refused. Errors: kDevice, for the GPU's context is lost with it.
 Status time_in_turns(std::vector<Timed>& all, const std::vector<Tensor>& inputs);
+
+/// While it lives, no other process of this user, and no other thread of this one, times programs
+/// on a GPU of that name: what runs beside changes times. Waits for them, a minute at most, and
+/// goes on without where no file can be locked.
+class TimedAlone {
+ public:
+  explicit TimedAlone(const runtime::Executable& executable);
+  ~TimedAlone();
+  TimedAlone(const TimedAlone&) = delete;
+
+ private:
+  int lock_ = -1;
+};
 
 /// A context of a program that has answered the inputs once. Errors: those of the run.
 Result<std::unique_ptr<runtime::Context>> run_once(const runtime::Executable& executable,

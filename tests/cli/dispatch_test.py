@@ -1,9 +1,11 @@
 """Which kernels of a graph may run beside which: --dispatch, --launch-order, --streams, --emit dispatch, --explain dispatch. What is compiled is
 for a GPU that is not here; what a GPU is then given is counted by the driver of launches_test.py."""
 import contextlib
+import fcntl
 import json
 import re
 import sqlite3
+import subprocess
 from collections import Counter
 
 import pytest
@@ -365,6 +367,26 @@ def test_auto_measures_where_a_gpu_is_and_keeps_what_it_found(obelisk, gpu, mode
         assert "measured (us)" in explained(obelisk(*ask, "--disable", off, code=0)) and launches() > 100
         gpu.write_text("")
         assert "measured before (us)" in explained(obelisk(*ask, "--disable", off, code=0)) and launches() == 0
+
+
+def test_processes_do_not_time_programs_at_once(obelisk, program, gpu, model, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(obelisk.environment, "TMPDIR", str(tmp_path))
+    monkeypatch.setitem(obelisk.environment, "OBELISK_LOG", "info")
+    words = ("compile", model, "--target", "cuda", "--granularity", "op", "--verify", "off", "--dispatch", "auto", "-o", "a.obk")
+    obelisk(*words, "--cache", "first", code=0)
+    name, = tmp_path.glob("obelisk-timing-*.lock")
+
+    def launches():
+        return sum(line.startswith("graph ") for line in gpu.read_text().splitlines())
+
+    gpu.write_text("")
+    with open(name) as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waits = subprocess.Popen([program, *words, "--cache", "second"], cwd=tmp_path, env=obelisk.environment, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, text=True)
+        assert any("waits for others" in line for line in waits.stderr) and launches() == 0
+    waits.communicate(timeout=100)  # the lock is gone with the file
+    assert waits.returncode == 0 and launches() > 100
 
 
 def test_auto_tries_fewer_kernels_that_start_early(obelisk, gpu, model, tmp_path):  # noqa: F811
