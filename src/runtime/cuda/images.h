@@ -20,7 +20,8 @@ struct Image {
 
 /// An image as the cache and compiled files keep it: machine code and log.
 std::string to_entry(const Image& image);
-/// Errors: kBuild, when the bytes are no such entry.
+/// Errors: kBuild, when the bytes are no such entry, or its code takes parameters that are laid out
+/// otherwise than this program writes them.
 Result<Image> from_entry(const std::string& bytes);
 
 /// Compiles, or finds in the cache: an image a part. Errors: kBuild, also where the assembler

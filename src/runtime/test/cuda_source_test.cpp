@@ -867,6 +867,27 @@ TEST(CudaSource, OneJobCompilesOneText) {
 }
 
 // A run reads a few rows of a table of words, all of a product's weight.
+TEST(Images, CodeThatTakesOtherParametersIsRefused) {
+  const Image image{.bytes = "code", .log = "log\n"};
+  const std::string entry = to_entry(image);
+  const auto read = from_entry(entry);
+  ASSERT_TRUE(read.ok()) << read.error().text();
+  EXPECT_EQ(read->bytes, image.bytes);
+  EXPECT_EQ(read->log, image.log);
+  constexpr size_t kTail = 8, kHash = 32;  // an entry ends with them
+  for (size_t at = image.bytes.size() + image.log.size(); at < entry.size(); ++at) {
+    std::string other = entry;
+    other[at] ^= 1;
+    const auto refused = from_entry(other);
+    ASSERT_FALSE(refused.ok()) << at;
+    const size_t behind = entry.size() - at;
+    const bool of_hash = behind > kTail && behind <= kTail + kHash;
+    EXPECT_NE(refused.error().text().find(of_hash ? "of another version" : "is damaged"),
+              std::string::npos)
+        << at << ": " << refused.error().text();
+  }
+}
+
 TEST(Programs, AFewRowsOfATableAreRead) {
   graph::Graph graph;
   const auto weight = [&](Shape shape) {
