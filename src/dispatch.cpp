@@ -1,28 +1,14 @@
 #include "dispatch.h"
 
 #include <algorithm>
-#include <cmath>
-#include <deque>
 #include <set>
 
 #include "compile.h"
-#include "kernel_profiles.h"
+#include "measured_dispatch.h"
 #include "schedule/local_search.h"
-#include "time_in_turns.h"
 
 namespace obelisk::compiler {
 namespace {
-
-/// What was lowered, and its executable as it was loaded: in waves.
-struct Loaded {
-  const Lowered& made;
-  std::shared_ptr<const runtime::Executable> executable;
-  /// By Lowered::tasks_in_waves, where `auto` compares it with others.
-  std::shared_ptr<const runtime::Program> plain_waves = nullptr;
-  const schedule::TaskGraph& tasks_in_waves() const {
-    return plain_waves ? *made.tasks_in_waves : made.tasks;
-  }
-};
 
 /// What each work is called and of which class; it launches nothing so far.
 std::vector<schedule::Kernel> named_kernels(const Lowered& made, const machine::Machine& machine) {
@@ -78,156 +64,6 @@ schedule::DispatchRules rules_of(const Options& options) {
           .early = has("dispatch_early")};
 }
 
-/// The same program and machine code, its kernels dispatched like that.
-Result<std::shared_ptr<const runtime::Executable>> dispatched(const Loaded& in_waves,
-                                                              const schedule::Dispatch& dispatch,
-                                                              const runtime::LoadOptions& load) {
-  if (dispatch.policy == "waves")
-    return in_waves.plain_waves ? runtime::load(in_waves.plain_waves, load) : in_waves.executable;
-  runtime::Program program = in_waves.executable->program();
-  program.dispatch = dispatch.kernels;
-  program.objects = in_waves.executable->objects();  // what was compiled stays
-  return runtime::load(std::make_shared<runtime::Program>(std::move(program)), load);
-}
-
-/// Durations of kernels by their own time stamps, from a run in which none is beside another.
-/// Nothing for kernels whose stamps say nothing.
-Result<std::map<int, double>> measure_kernels(const runtime::Executable& sequential,
-                                              const std::vector<Tensor>& inputs) {
-  const TimedAlone alone(sequential);
-  TRY(const auto context, run_once(sequential, inputs));
-  TRY(const std::vector<runtime::TaskTime> tasks, context->task_times());
-  std::map<int, std::pair<double, double>> spans;
-  for (const runtime::TaskTime& task : tasks) {
-    const auto [at, fresh] = spans.try_emplace(task.work, task.start_us, task.end_us);
-    if (fresh) continue;
-    at->second.first = std::min(at->second.first, task.start_us);
-    at->second.second = std::max(at->second.second, task.end_us);
-  }
-  std::map<int, double> nanos;
-  for (const auto& [kernel, span] : spans)
-    if (span.second > span.first) nanos[kernel] = 1e3 * (span.second - span.first);
-  return nanos;
-}
-
-/// Parts of the machine's room that kernels may take while they wait, beside all of it, as `auto`
-/// tries them (schedule::start_early), and what a dispatch with one of them is called.
-constexpr double kRoom[] = {0, 0.125, 0.5};
-std::string with_room(const std::string& policy, double most) {
-  return most == 1 ? policy : fmt::format("{}:{}", policy, most);
-}
-
-/// A dispatch that has a time, or may get one.
-struct Candidate {
-  std::string name;
-  double room = 1;
-  schedule::Dispatch dispatch;
-};
-double us_of(const KernelProfile& profile, const std::string& name) {
-  const auto at = profile.us.find(name);
-  return at == profile.us.end() ? INFINITY : at->second;
-}
-/// The policies' own, waves first, and what was measured of them with less room.
-std::vector<Candidate> measured_candidates(const KernelProfile& profile,
-                                           const std::vector<schedule::Dispatch>& policies,
-                                           const std::vector<schedule::Kernel>& kernels,
-                                           const machine::Machine& machine) {
-  std::vector<Candidate> all;
-  for (const schedule::Dispatch& one : policies) {
-    all.push_back({one.policy, 1, one});
-    for (const double room : kRoom)
-      if (const std::string name = with_room(one.policy, room); profile.us.count(name) > 0) {
-        all.push_back({name, room, one});
-        schedule::start_early(all.back().dispatch, kernels, machine, room);
-      }
-  }
-  return all;
-}
-/// Of all but waves, the one that took least.
-const Candidate& best_with_lanes(const KernelProfile& profile, const std::vector<Candidate>& all) {
-  return *std::min_element(all.begin() + 1, all.end(), [&](const auto& a, const auto& b) {
-    return us_of(profile, a.name) < us_of(profile, b.name);
-  });
-}
-/// The one that took least, if it is worth leaving waves for.
-const Candidate& best_candidate(const KernelProfile& profile, const std::vector<Candidate>& all) {
-  const Candidate& lanes = best_with_lanes(profile, all);
-  const double us = us_of(profile, lanes.name), waves = us_of(profile, all[0].name);
-  return us < INFINITY && (waves == INFINITY || us < machine::thresholds::kWorthLeaving * waves)
-             ? lanes
-             : all[0];
-}
-
-/// The dispatch that a search found before; nothing where none is kept or it does not fit.
-std::optional<Candidate> found_before(const Dispatching& all, const schedule::DispatchOptions& how,
-                                      const machine::Machine& machine,
-                                      const KernelProfile& profile) {
-  const FoundDispatch& found = profile.found;
-  if (found.order.empty()) return std::nullopt;
-  Candidate before{.name = "search"};
-  for (const double room : kRoom)
-    if (profile.us.count(with_room("search", room)) > 0)
-      before.name = with_room("search", room), before.room = room;
-  schedule::Lanes lanes{std::vector<int>(all.kernels.size(), -1)};
-  for (size_t k = 0; k < found.order.size(); ++k) {
-    const int kernel = found.order[k];
-    if (kernel < 0 || static_cast<size_t>(kernel) >= all.kernels.size() || found.lane[k] < 0)
-      return std::nullopt;
-    lanes.lane[static_cast<size_t>(kernel)] = found.lane[k];
-    lanes.count = std::max(lanes.count, found.lane[k] + 1);
-  }
-  auto made = schedule::dispatch_as("search", all.dependencies.dag, all.kernels, found.order,
-                                    std::move(lanes), how);
-  if (!made.ok()) return std::nullopt;
-  before.dispatch = std::move(*made);
-  schedule::start_early(before.dispatch, all.kernels, machine, before.room);
-  return before;
-}
-
-/// A local search that begins with `from`, by measured time. Each candidate is timed in turns with
-/// the best before it, and the last of these with `best`, which it has to leave behind by what a
-/// dispatch is worth leaving for; else the profile says that nothing was found. Kernels start early
-/// by the room that they have in `from`.
-Result<std::optional<Candidate>> search_by_measurement(
-    const Options& options, const schedule::DispatchOptions& how, const machine::Machine& machine,
-    const Loaded& in_waves, const Dispatching& all, const Candidate& from, const Candidate& best,
-    const std::vector<Tensor>& inputs, KernelProfile& profile) {
-  constexpr double kBetter = 0.997;  // of the best before it: less is noise
-  runtime::LoadOptions load = options.load;
-  TRY(load.device_weights, runtime::DeviceWeights::create(load.gpu));  // one copy for all
-  TRY(std::shared_ptr<const runtime::Executable> leading,
-      dispatched(in_waves, from.dispatch, load));
-  const auto judge = [&](schedule::Dispatch candidate) -> Result<bool> {
-    schedule::start_early(candidate, all.kernels, machine, from.room);
-    auto loaded = dispatched(in_waves, candidate, load);
-    if (!loaded.ok() && loaded.error().code == Code::kMemory) return false;
-    TRY(const std::shared_ptr<const runtime::Executable> other, std::move(loaded));
-    std::vector<Timed> timed{{leading.get()}, {other.get()}};
-    TRY_STATUS(time_in_turns(timed, inputs));
-    if (!timed[1].refused.empty() || timed[1].us >= kBetter * timed[0].us) return false;
-    leading = other;
-    return true;
-  };
-  const schedule::SearchLimits limits{.seconds = how.search_seconds};
-  TRY(schedule::Searched searched,
-      schedule::local_search(all.dependencies.dag, all.kernels, from.dispatch, how, limits, judge));
-  profile.found = {.seconds = how.search_seconds};
-  profile.us.erase("search");
-  for (const double room : kRoom) profile.us.erase(with_room("search", room));
-  if (searched.better == 0) return std::optional<Candidate>();
-  TRY(const auto before, dispatched(in_waves, best.dispatch, load));
-  std::vector<Timed> timed{{before.get()}, {leading.get()}};
-  TRY_STATUS(time_in_turns(timed, inputs));
-  Candidate found{with_room("search", from.room), from.room, std::move(searched.dispatch)};
-  profile.us[best.name] = timed[0].us, profile.us[found.name] = timed[1].us;
-  if (timed[1].us >= machine::thresholds::kWorthLeaving * timed[0].us)
-    return std::optional<Candidate>();
-  for (const schedule::Dispatched& each : found.dispatch.kernels)
-    profile.found.order.push_back(each.kernel), profile.found.lane.push_back(each.lane);
-  schedule::start_early(found.dispatch, all.kernels, machine, found.room);
-  return std::optional(std::move(found));
-}
-
 /// The program of the table that was made for waves; nothing where there is none or it takes more
 /// memory than is admitted.
 std::shared_ptr<const runtime::Program> plain_waves_of(const Options& options,
@@ -261,108 +97,6 @@ Result<schedule::Dispatch> waves_dispatch(schedule::DispatchOptions how, const L
   const schedule::TaskGraph& tasks = loaded.tasks_in_waves();
   TRY(const schedule::Dependencies dependencies, dependencies_of(loaded.made, tasks));
   return schedule::dispatch(dependencies.dag, kernels, waves_of(tasks), how);
-}
-
-/// `auto` where there is a GPU: kernels are timed by their stamps, candidates are made from these
-/// durations and timed in turns; then the best of those with lanes, by which kernels start early.
-/// What was measured before, of the same program on the same GPU, is not measured again.
-Status choose_by_measurement(const Options& options, const schedule::DispatchOptions& how,
-                             const machine::Machine& machine, const Loaded& in_waves,
-                             Dispatching& all) {
-  const KernelProfiles profiles(runtime::cache_folder(options.load.cache_dir));
-  const Hash key = profile_key(*in_waves.executable, in_waves.plain_waves.get(), how);
-  const std::optional<KernelProfile> known = profiles.find(key);
-  KernelProfile profile = known.value_or(KernelProfile{});
-  const auto make = [&](const std::string& policy) {
-    if (policy == "waves") return waves_dispatch(how, in_waves, all.kernels);
-    schedule::DispatchOptions one = how;
-    one.policy = policy, one.search_seconds = 0;
-    return schedule::dispatch(all.dependencies.dag, all.kernels, waves_of(in_waves.made.tasks),
-                              one);
-  };
-
-  std::vector<Tensor> inputs;
-  std::shared_ptr<const runtime::Executable> sequential;
-  runtime::LoadOptions load = options.load;  // of what is only measured
-  if (!known) {
-    if (!load.device_weights) {  // one copy for all
-      TRY(load.device_weights, runtime::DeviceWeights::create(load.gpu));
-    }
-    inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
-    TRY(const schedule::Dispatch one_lane, make("sequential"));
-    TRY(sequential, dispatched(in_waves, one_lane, load));
-    TRY(profile.nanos, measure_kernels(*sequential, inputs));
-  }
-  for (const auto& [kernel, nanos] : profile.nanos)
-    if (kernel >= 0 && static_cast<size_t>(kernel) < all.kernels.size())
-      all.kernels[static_cast<size_t>(kernel)].demand.nanos = nanos;
-
-  std::vector<schedule::Dispatch> dispatches;
-  for (const char* policy : schedule::kPolicies) {
-    TRY(schedule::Dispatch one, make(policy));
-    dispatches.push_back(std::move(one));
-  }
-  // Those that have room for it are loaded, and timed in turns.
-  const auto time =
-      [&](const std::vector<std::pair<std::string, const schedule::Dispatch*>>& some) -> Status {
-    std::vector<std::shared_ptr<const runtime::Executable>> executables;
-    std::vector<std::string> names;
-    std::vector<Timed> timed;
-    for (const auto& [name, one] : some) {
-      auto loaded = name == "sequential" ? sequential : dispatched(in_waves, *one, load);
-      if (!loaded.ok() && loaded.error().code == Code::kMemory) continue;  // beside the others
-      TRY(const auto executable, std::move(loaded));
-      executables.push_back(executable), names.push_back(name);
-      timed.push_back({executable.get()});
-    }
-    TRY_STATUS(time_in_turns(timed, inputs));
-    for (size_t k = 0; k < timed.size(); ++k)
-      if (timed[k].refused.empty()) profile.us[names[k]] = timed[k].us;
-    return ok_status();
-  };
-  if (!known) {
-    std::vector<std::pair<std::string, const schedule::Dispatch*>> some;
-    for (const schedule::Dispatch& one : dispatches) some.emplace_back(one.policy, &one);
-    TRY_STATUS(time(some));
-    const schedule::Dispatch* lanes = nullptr;
-    for (const schedule::Dispatch& one : dispatches)
-      if (one.policy != "waves" && one.lanes > 1 &&
-          (!lanes || us_of(profile, one.policy) < us_of(profile, lanes->policy)))
-        lanes = &one;
-    if (how.rules.early && lanes && in_waves.executable->device()->overlaps) {
-      std::deque<schedule::Dispatch> by_room;
-      some.assign(1, {lanes->policy, lanes});
-      for (const double room : kRoom) {
-        schedule::start_early(by_room.emplace_back(*lanes), all.kernels, machine, room);
-        some.emplace_back(with_room(lanes->policy, room), &by_room.back());
-      }
-      TRY_STATUS(time(some));
-    }
-    profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
-  }
-
-  const std::vector<Candidate> candidates =
-      measured_candidates(profile, dispatches, all.kernels, machine);
-  const Candidate& best = best_candidate(profile, candidates);
-  std::string times;
-  for (const Candidate& each : candidates)
-    if (const double us = us_of(profile, each.name); us < INFINITY)
-      times += fmt::format("{}{} {:.1f}", times.empty() ? "" : ", ", each.name, us);
-  std::optional<Candidate> found = found_before(all, how, machine, profile);
-  if (how.search_seconds > profile.found.seconds) {
-    if (inputs.empty())
-      inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
-    TRY(found, search_by_measurement(options, how, machine, in_waves, all,
-                                     found ? *found : best_with_lanes(profile, candidates), best,
-                                     inputs, profile));
-    profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
-  }
-  const Candidate& chosen = found ? *found : best;
-  if (found) times += fmt::format(", {} {:.1f}", found->name, us_of(profile, found->name));
-  all.dispatch = chosen.dispatch;
-  all.dispatch.reason =
-      fmt::format("{}, measured{} (us): {}", chosen.name, known ? " before" : "", times);
-  return ok_status();
 }
 
 /// A local search by predicted time, for a GPU that is not there, in place of what `auto` chose by
@@ -479,7 +213,13 @@ Result<Dispatching> dispatch_kernels(const Options& options, const machine::Mach
     TRY(all.dispatch, waves_dispatch(how, in_waves, all.kernels));
     all.dispatch.reason = "waves: every kernel follows the one before it";
   } else if (chooses && device && !device->gpu.empty()) {
-    TRY_STATUS(choose_by_measurement(options, how, machine, in_waves, all));
+    const auto make = [&](const std::string& policy) {
+      if (policy == "waves") return waves_dispatch(how, in_waves, all.kernels);
+      schedule::DispatchOptions one = how;
+      one.policy = policy, one.search_seconds = 0;
+      return schedule::dispatch(all.dependencies.dag, all.kernels, asked.waves, one);
+    };
+    TRY_STATUS(choose_by_measurement(options, how, machine, in_waves, make, all));
   } else if (options.dispatch_from.empty()) {
     std::optional<schedule::Dispatch> plain;
     if (in_waves.plain_waves) {

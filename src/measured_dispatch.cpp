@@ -1,0 +1,286 @@
+#include "measured_dispatch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+
+#include "kernel_profiles.h"
+#include "schedule/local_search.h"
+#include "time_in_turns.h"
+
+namespace obelisk::compiler {
+
+Result<std::shared_ptr<const runtime::Executable>> dispatched(const Loaded& in_waves,
+                                                              const schedule::Dispatch& dispatch,
+                                                              const runtime::LoadOptions& load) {
+  if (dispatch.policy == "waves")
+    return in_waves.plain_waves ? runtime::load(in_waves.plain_waves, load) : in_waves.executable;
+  runtime::Program program = in_waves.executable->program();
+  program.dispatch = dispatch.kernels;
+  program.objects = in_waves.executable->objects();  // what was compiled stays
+  return runtime::load(std::make_shared<runtime::Program>(std::move(program)), load);
+}
+
+namespace {
+
+/// Durations of kernels by their own time stamps, from a run in which none is beside another.
+/// Nothing for kernels whose stamps say nothing.
+Result<std::map<int, double>> measure_kernels(const runtime::Executable& sequential,
+                                              const std::vector<Tensor>& inputs) {
+  const TimedAlone alone(sequential);
+  TRY(const auto context, run_once(sequential, inputs));
+  TRY(const std::vector<runtime::TaskTime> tasks, context->task_times());
+  std::map<int, std::pair<double, double>> spans;
+  for (const runtime::TaskTime& task : tasks) {
+    const auto [at, fresh] = spans.try_emplace(task.work, task.start_us, task.end_us);
+    if (fresh) continue;
+    at->second.first = std::min(at->second.first, task.start_us);
+    at->second.second = std::max(at->second.second, task.end_us);
+  }
+  std::map<int, double> nanos;
+  for (const auto& [kernel, span] : spans)
+    if (span.second > span.first) nanos[kernel] = 1e3 * (span.second - span.first);
+  return nanos;
+}
+
+/// Parts of the machine's room that kernels may take while they wait, beside all of it, as `auto`
+/// tries them (schedule::start_early), and what a dispatch with one of them is called.
+constexpr double kRoom[] = {0, 0.125, 0.5};
+std::string with_room(const std::string& policy, double most) {
+  return most == 1 ? policy : fmt::format("{}:{}", policy, most);
+}
+
+/// A dispatch that has a time, or may get one.
+struct TimedDispatch {
+  std::string name;
+  double room = 1;
+  schedule::Dispatch dispatch;
+};
+double us_of(const KernelProfile& profile, const std::string& name) {
+  const auto at = profile.us.find(name);
+  return at == profile.us.end() ? INFINITY : at->second;
+}
+/// The policies' own, waves first, and what was measured of them with less room.
+std::vector<TimedDispatch> measured_candidates(const KernelProfile& profile,
+                                               const std::vector<schedule::Dispatch>& policies,
+                                               const std::vector<schedule::Kernel>& kernels,
+                                               const machine::Machine& machine) {
+  std::vector<TimedDispatch> all;
+  for (const schedule::Dispatch& one : policies) {
+    all.push_back({one.policy, 1, one});
+    for (const double room : kRoom)
+      if (const std::string name = with_room(one.policy, room); profile.us.count(name) > 0) {
+        all.push_back({name, room, one});
+        schedule::start_early(all.back().dispatch, kernels, machine, room);
+      }
+  }
+  return all;
+}
+/// Of all but waves, the one that took least.
+const TimedDispatch& best_with_lanes(const KernelProfile& profile,
+                                     const std::vector<TimedDispatch>& all) {
+  return *std::min_element(all.begin() + 1, all.end(), [&](const auto& a, const auto& b) {
+    return us_of(profile, a.name) < us_of(profile, b.name);
+  });
+}
+/// The one that took least, if it is worth leaving waves for.
+const TimedDispatch& best_candidate(const KernelProfile& profile,
+                                    const std::vector<TimedDispatch>& all) {
+  const TimedDispatch& lanes = best_with_lanes(profile, all);
+  const double us = us_of(profile, lanes.name), waves = us_of(profile, all[0].name);
+  return us < INFINITY && (waves == INFINITY || us < machine::thresholds::kWorthLeaving * waves)
+             ? lanes
+             : all[0];
+}
+
+/// Loads dispatches and times them in turns; a name with an executable is loaded. Those for which
+/// there is no room beside the others get no time.
+struct Named {
+  std::string name;
+  const schedule::Dispatch* dispatch;
+  std::shared_ptr<const runtime::Executable> executable = nullptr;
+};
+Status time_named(const Loaded& in_waves, std::vector<Named> some, const runtime::LoadOptions& load,
+                  const std::vector<Tensor>& inputs, KernelProfile& profile) {
+  std::vector<Timed> timed;
+  std::vector<const Named*> of;
+  for (Named& each : some) {
+    if (!each.executable) {
+      auto loaded = dispatched(in_waves, *each.dispatch, load);
+      if (!loaded.ok() && loaded.error().code == Code::kMemory) continue;
+      TRY(each.executable, std::move(loaded));
+    }
+    timed.push_back({each.executable.get()}), of.push_back(&each);
+  }
+  TRY_STATUS(time_in_turns(timed, inputs));
+  for (size_t k = 0; k < timed.size(); ++k)
+    if (timed[k].refused.empty()) profile.us[of[k]->name] = timed[k].us;
+  return ok_status();
+}
+
+/// The policies' own.
+Status time_dispatches(const Loaded& in_waves, const std::vector<schedule::Dispatch>& policies,
+                       const std::shared_ptr<const runtime::Executable>& sequential,
+                       const runtime::LoadOptions& load, const std::vector<Tensor>& inputs,
+                       KernelProfile& profile) {
+  std::vector<Named> some;
+  for (const schedule::Dispatch& one : policies)
+    some.push_back({one.policy, &one, one.policy == "sequential" ? sequential : nullptr});
+  return time_named(in_waves, std::move(some), load, inputs, profile);
+}
+
+/// The best of them that has several lanes, beside the same with less room.
+Status time_early_starts(const Loaded& in_waves, const std::vector<schedule::Dispatch>& policies,
+                         const std::vector<schedule::Kernel>& kernels,
+                         const machine::Machine& machine, const runtime::LoadOptions& load,
+                         const std::vector<Tensor>& inputs, KernelProfile& profile) {
+  const schedule::Dispatch* best = nullptr;
+  for (const schedule::Dispatch& one : policies)
+    if (one.policy != "waves" && one.lanes > 1 &&
+        (!best || us_of(profile, one.policy) < us_of(profile, best->policy)))
+      best = &one;
+  if (!best || !in_waves.executable->device()->overlaps) return ok_status();
+  std::deque<schedule::Dispatch> by_room;
+  std::vector<Named> some = {{best->policy, best}};
+  for (const double room : kRoom) {
+    schedule::start_early(by_room.emplace_back(*best), kernels, machine, room);
+    some.push_back({with_room(best->policy, room), &by_room.back()});
+  }
+  return time_named(in_waves, std::move(some), load, inputs, profile);
+}
+
+/// The dispatch that a search found before; nothing where none is kept or it does not fit.
+std::optional<TimedDispatch> found_before(const Dispatching& all,
+                                          const schedule::DispatchOptions& how,
+                                          const machine::Machine& machine,
+                                          const KernelProfile& profile) {
+  const FoundDispatch& found = profile.found;
+  if (found.order.empty()) return std::nullopt;
+  TimedDispatch before{.name = "search"};
+  for (const double room : kRoom)
+    if (profile.us.count(with_room("search", room)) > 0)
+      before.name = with_room("search", room), before.room = room;
+  schedule::Lanes lanes{std::vector<int>(all.kernels.size(), -1)};
+  for (size_t k = 0; k < found.order.size(); ++k) {
+    const int kernel = found.order[k];
+    if (kernel < 0 || static_cast<size_t>(kernel) >= all.kernels.size() || found.lane[k] < 0)
+      return std::nullopt;
+    lanes.lane[static_cast<size_t>(kernel)] = found.lane[k];
+    lanes.count = std::max(lanes.count, found.lane[k] + 1);
+  }
+  auto made = schedule::dispatch_as("search", all.dependencies.dag, all.kernels, found.order,
+                                    std::move(lanes), how);
+  if (!made.ok()) return std::nullopt;
+  before.dispatch = std::move(*made);
+  schedule::start_early(before.dispatch, all.kernels, machine, before.room);
+  return before;
+}
+
+/// A local search that begins with `from`, by measured time. Each candidate is timed in turns with
+/// the best before it, and the last of these with `best`, which it has to leave behind by what a
+/// dispatch is worth leaving for; else the profile says that nothing was found. Kernels start early
+/// by the room that they have in `from`.
+Result<std::optional<TimedDispatch>> search_by_measurement(
+    const Options& options, const schedule::DispatchOptions& how, const machine::Machine& machine,
+    const Loaded& in_waves, const Dispatching& all, const TimedDispatch& from,
+    const TimedDispatch& best, const std::vector<Tensor>& inputs, KernelProfile& profile) {
+  constexpr double kBetter = 0.997;  // of the best before it: less is noise
+  runtime::LoadOptions load = options.load;
+  TRY(load.device_weights, runtime::DeviceWeights::create(load.gpu));  // one copy for all
+  TRY(std::shared_ptr<const runtime::Executable> leading,
+      dispatched(in_waves, from.dispatch, load));
+  const auto judge = [&](schedule::Dispatch candidate) -> Result<bool> {
+    schedule::start_early(candidate, all.kernels, machine, from.room);
+    auto loaded = dispatched(in_waves, candidate, load);
+    if (!loaded.ok() && loaded.error().code == Code::kMemory) return false;
+    TRY(const std::shared_ptr<const runtime::Executable> other, std::move(loaded));
+    std::vector<Timed> timed{{leading.get()}, {other.get()}};
+    TRY_STATUS(time_in_turns(timed, inputs));
+    if (!timed[1].refused.empty() || timed[1].us >= kBetter * timed[0].us) return false;
+    leading = other;
+    return true;
+  };
+  const schedule::SearchLimits limits{.seconds = how.search_seconds};
+  TRY(schedule::Searched searched,
+      schedule::local_search(all.dependencies.dag, all.kernels, from.dispatch, how, limits, judge));
+  profile.found = {.seconds = how.search_seconds};
+  profile.us.erase("search");
+  for (const double room : kRoom) profile.us.erase(with_room("search", room));
+  if (searched.better == 0) return std::optional<TimedDispatch>();
+  TRY(const auto before, dispatched(in_waves, best.dispatch, load));
+  std::vector<Timed> timed{{before.get()}, {leading.get()}};
+  TRY_STATUS(time_in_turns(timed, inputs));
+  TimedDispatch found{with_room("search", from.room), from.room, std::move(searched.dispatch)};
+  profile.us[best.name] = timed[0].us, profile.us[found.name] = timed[1].us;
+  if (timed[1].us >= machine::thresholds::kWorthLeaving * timed[0].us)
+    return std::optional<TimedDispatch>();
+  for (const schedule::Dispatched& each : found.dispatch.kernels)
+    profile.found.order.push_back(each.kernel), profile.found.lane.push_back(each.lane);
+  schedule::start_early(found.dispatch, all.kernels, machine, found.room);
+  return std::optional(std::move(found));
+}
+
+}  // namespace
+
+Status choose_by_measurement(const Options& options, const schedule::DispatchOptions& how,
+                             const machine::Machine& machine, const Loaded& in_waves,
+                             const MakeDispatch& make, Dispatching& all) {
+  const KernelProfiles profiles(runtime::cache_folder(options.load.cache_dir));
+  const Hash key = profile_key(*in_waves.executable, in_waves.plain_waves.get(), how);
+  const std::optional<KernelProfile> known = profiles.find(key);
+  KernelProfile profile = known.value_or(KernelProfile{});
+
+  std::vector<Tensor> inputs;
+  std::shared_ptr<const runtime::Executable> sequential;
+  runtime::LoadOptions load = options.load;  // of what is only measured
+  if (!known) {
+    if (!load.device_weights) {  // one copy for all
+      TRY(load.device_weights, runtime::DeviceWeights::create(load.gpu));
+    }
+    inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
+    TRY(const schedule::Dispatch one_lane, make("sequential"));
+    TRY(sequential, dispatched(in_waves, one_lane, load));
+    TRY(profile.nanos, measure_kernels(*sequential, inputs));
+  }
+  for (const auto& [kernel, nanos] : profile.nanos)
+    if (kernel >= 0 && static_cast<size_t>(kernel) < all.kernels.size())
+      all.kernels[static_cast<size_t>(kernel)].demand.nanos = nanos;
+
+  std::vector<schedule::Dispatch> dispatches;
+  for (const char* policy : schedule::kPolicies) {
+    TRY(schedule::Dispatch one, make(policy));
+    dispatches.push_back(std::move(one));
+  }
+  if (!known) {
+    TRY_STATUS(time_dispatches(in_waves, dispatches, sequential, load, inputs, profile));
+    if (how.rules.early)
+      TRY_STATUS(
+          time_early_starts(in_waves, dispatches, all.kernels, machine, load, inputs, profile));
+    profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
+  }
+
+  const std::vector<TimedDispatch> candidates =
+      measured_candidates(profile, dispatches, all.kernels, machine);
+  const TimedDispatch& best = best_candidate(profile, candidates);
+  std::string times;
+  for (const TimedDispatch& each : candidates)
+    if (const double us = us_of(profile, each.name); us < INFINITY)
+      times += fmt::format("{}{} {:.1f}", times.empty() ? "" : ", ", each.name, us);
+  std::optional<TimedDispatch> found = found_before(all, how, machine, profile);
+  if (how.search_seconds > profile.found.seconds) {
+    if (inputs.empty())
+      inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
+    TRY(found, search_by_measurement(options, how, machine, in_waves, all,
+                                     found ? *found : best_with_lanes(profile, candidates), best,
+                                     inputs, profile));
+    profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
+  }
+  const TimedDispatch& chosen = found ? *found : best;
+  if (found) times += fmt::format(", {} {:.1f}", found->name, us_of(profile, found->name));
+  all.dispatch = chosen.dispatch;
+  all.dispatch.reason =
+      fmt::format("{}, measured{} (us): {}", chosen.name, known ? " before" : "", times);
+  return ok_status();
+}
+
+}  // namespace obelisk::compiler
