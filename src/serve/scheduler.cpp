@@ -73,20 +73,34 @@ std::optional<Time> gives_way(const Times& times, const Policy& policy, const Ru
                                      static_cast<double>(std::max(variant.alone, Time(1)).count()));
 }
 
+/// Slot-time of the program that takes least of it.
+Time least_of_slots(const ModelTimes& model, int rows) {
+  Time least = kNever;
+  for (const VariantTime& variant : model.variants)
+    if (holds(model, variant, rows))
+      least = std::min(least, usual(variant) * passes(variant, rows) * variant.width);
+  return least == kNever ? Time(0) : least;
+}
+
 /// What may run within a run from now on: no deadline is missed for that which the run, or one of
-/// `waiting`, who may wait for its slots, is going to meet, and in all it stands still for no
-/// longer than it runs itself, or for Policy::patience.
+/// `waiting`, who may wait for its slots and get them in the order of their deadlines, is going to
+/// meet, and in all it stands still for no longer than it runs itself, or for Policy::patience.
 Time room_in(const Running& run, const Times& times, Time now, const Policy& policy,
-             const std::vector<const Job*>& waiting) {
+             std::vector<const Job*> waiting, int slots) {
   Time room = std::max(run.predicted - run.paused, policy.patience) - run.paused;
   const Time end = std::max(run.started + run.predicted, now);
   const auto keep = [&](Time deadline) {
     if (end <= deadline) room = std::min(room, deadline - end);
   };
   for (const Time deadline : run.deadlines) keep(deadline);
-  for (const Job* job : waiting)
-    keep(job->deadline -
-         scaled(quickest(times.models[static_cast<size_t>(job->model)], job->rows), policy.margin));
+  std::ranges::sort(waiting, {}, &Job::deadline);
+  Time before{0};  // all slots, for those that go first
+  for (const Job* job : waiting) {
+    const Time takes =
+        scaled(quickest(times.models[static_cast<size_t>(job->model)], job->rows), policy.margin);
+    keep(job->deadline - takes), keep(job->deadline - takes - before);
+    before += least_of_slots(times.models[static_cast<size_t>(job->model)], job->rows) / slots;
+  }
   return room;
 }
 
@@ -467,7 +481,7 @@ class Deciding {
       for (const VariantTime& variant : timed.variants)
         if (suits(variant)) least = std::min(least, expected(f, variant));
       const Time takes = scaled(least, policy_.margin);
-      if (least == kNever || takes > room_in(run, times_, now_, policy_, others) ||
+      if (least == kNever || takes > room_in(run, times_, now_, policy_, others, window_.slots()) ||
           now_ + scaled(*wait, policy_.margin) + takes > job.deadline ||
           (best && *wait + least >= best->wait + best->takes))
         continue;
@@ -1084,7 +1098,7 @@ bool overlaps_in_time(const Window& window, const ModelTimes& model, Time now, c
       const double crowd = crowded(fill + variant.width, window.slots());
       if (holds(model, variant, job.rows) && variant.batch == smallest(model, job.rows) &&
           now + scaled(usual(variant) * passes(variant, job.rows),
-                       crowd * std::max(policy.margin, window.caution(job.model))) <=
+                       crowd * std::max(policy.margin, window.caution(job.model, policy))) <=
               job.deadline)
         return true;
     }
@@ -1126,7 +1140,7 @@ bool within_in_time(const Window& window, const Times& times, Time now, const Po
       if (other.within == run.id)
         before += std::max(
             other.started + other.wait + scaled(other.predicted, policy.margin) - now, Time(0));
-    const Time room = room_in(run, times, now, policy, waiting) - *ahead;
+    const Time room = room_in(run, times, now, policy, waiting, window.slots()) - *ahead;
     for (const VariantTime& variant : model.variants) {
       const Time takes =
           scaled(usual(variant) * passes(variant, job.rows),
@@ -1134,7 +1148,8 @@ bool within_in_time(const Window& window, const Times& times, Time now, const Po
       if (variant.width <= run.slots && holds(model, variant, job.rows) &&
           variant.batch == smallest(model, job.rows) && scaled(takes, policy.margin) <= room &&
           now + before +
-                  scaled(*wait + takes, std::max(policy.margin, window.caution(job.model))) <=
+                  scaled(*wait + takes,
+                         std::max(policy.margin, window.caution(job.model, policy))) <=
               job.deadline)
         return true;
     }
@@ -1179,7 +1194,7 @@ bool makes_others_late(const Window& window, const Times& times, Time now, const
     const auto is_late = [&, first = first, takes = takes](double before) {
       const Time end = first + Time(static_cast<int64_t>(before / slots));
       const Time waits = std::max(end - now - takes, Time(0));
-      return end + scaled(waits, window.caution(each.model) - 1) > each.due;
+      return end + scaled(waits, window.caution(each.model, policy) - 1) > each.due;
     };
     if (is_late(ahead + own) && !is_late(ahead)) return true;
     ahead += each.cost;
@@ -1215,7 +1230,7 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
   if (full) return {false, Why::kQueueFull, std::max(end - now, Time(1'000'000))};
   // What it waits for is known less well than how long it runs itself.
   const Time waits = std::max(end - now - quick, Time(0));
-  const Time late = end + scaled(waits, window.caution(job.model) - 1) - job.deadline;
+  const Time late = end + scaled(waits, window.caution(job.model, policy) - 1) - job.deadline;
   if (late <= Time(0)) return {};
   return {false, Why::kLoad, late};
 }

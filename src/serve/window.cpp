@@ -99,7 +99,7 @@ void Window::arrive(const Job& job, const Policy& policy) {
 void Window::forget(int model) {
   const auto number = static_cast<size_t>(model);
   if (number < gaps_.size()) gaps_[number] = {};
-  if (number < caution_.size()) caution_[number] = 1;
+  if (number < caution_.size()) caution_[number] = kFirstCaution;
   std::erase_if(arrived_, [&](const Arrived& one) { return one.model == model; });
 }
 
@@ -214,13 +214,14 @@ void Window::move_ratio(Tenant& tenant, double ratio, const Policy& policy) {
   if (tenant.ratio < 1 + kBack * (policy.straggler - 1)) tenant.demoted = false;
 }
 
-/// Steps are in balance where the share of misses is 1 - promise. Step and bound are chosen: four
-/// times the predicted wait still lets a request in that waits for nobody.
+/// Steps are in balance where the share of misses is 1 - promise. Step and bound are chosen: a
+/// larger step refuses what could be in time; four times the predicted wait still lets a request in
+/// that waits for nobody.
 void Window::judge(int model, bool in_time, const Policy& policy) {
-  constexpr double kStep = 0.05, kMost = 4;
+  constexpr double kStep = 0.02, kMost = 4;
   if (policy.promise <= 0 || policy.promise >= 1) return;
   if (caution_.size() <= static_cast<size_t>(model))
-    caution_.resize(static_cast<size_t>(model) + 1, 1);
+    caution_.resize(static_cast<size_t>(model) + 1, kFirstCaution);
   double& caution = caution_[static_cast<size_t>(model)];
   caution += in_time ? -kStep * (1 - policy.promise) / policy.promise : kStep;
   caution = std::clamp(caution, 1.0, kMost);

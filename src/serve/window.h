@@ -183,8 +183,12 @@ class Window {
   const std::deque<Arrived>& arrived() const { return arrived_; }
   /// By what the wait that is predicted for a request of a model is multiplied at admission: 1, and
   /// more where more of those that were admitted missed their deadline than Policy::promise allows.
-  double caution(int model) const {
-    return static_cast<size_t>(model) < caution_.size() ? caution_[static_cast<size_t>(model)] : 1;
+  /// Of a new model it is a little more, which answers in time wear off.
+  static constexpr double kFirstCaution = 1.08;
+  double caution(int model, const Policy& policy) const {
+    if (policy.promise <= 0 || policy.promise >= 1) return 1;
+    return static_cast<size_t>(model) < caution_.size() ? caution_[static_cast<size_t>(model)]
+                                                        : kFirstCaution;
   }
   /// The tenant that has had least of those that wait.
   double least_used() const;

@@ -878,11 +878,11 @@ TEST(Scheduler, WhatWasLearntOfAModelGoesWithIt) {
     const uint64_t run = window.apply(decide(window, times, now, policy), policy, now);
     window.finish(run, 300us, policy);
   }
-  EXPECT_GT(window.caution(0), 1);
+  EXPECT_GT(window.caution(0, policy), Window::kFirstCaution);
   EXPECT_EQ(window.gap(0), 1ms);
   EXPECT_FALSE(window.arrived().empty());
   window.forget(0);
-  EXPECT_EQ(window.caution(0), 1);
+  EXPECT_EQ(window.caution(0, policy), Window::kFirstCaution);
   EXPECT_EQ(window.gap(0), kNever);
   EXPECT_TRUE(window.arrived().empty());
   window.arrive({.key = 21, .arrival = 60ms}, policy);
@@ -1037,6 +1037,17 @@ TEST(Scheduler, NobodyIsMadeLateByWhoRunsWithin) {
     EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, due == 21'300us);
     EXPECT_EQ(one.arrives(3, 1, 1ms, 2ms).size(), due == 21'300us ? 1u : 0u);
   }
+  // Nor is who waits behind that one, which may have half of the slots for 18 ms: another 9 ms.
+  for (const Time due : {Time(30'100us), Time(30'300us)}) {
+    Happens one;
+    one.times.models.push_back(one.times.models[0]);
+    one.window.add_tenant(1);
+    one.arrives(1, 0, 0us, kNever);
+    EXPECT_TRUE(one.arrives(2, 0, 0us, 25ms).empty());
+    EXPECT_TRUE(one.arrives(3, 2, 0us, due).empty());
+    EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, due == 30'300us);
+    EXPECT_EQ(one.arrives(4, 1, 1ms, 2ms).size(), due == 30'300us ? 1u : 0u);
+  }
   // Nor does a run give way to what is less urgent than it,
   Happens less;
   less.arrives(1, 0, 0us, kNever, -1);
@@ -1137,9 +1148,12 @@ TEST(Scheduler, TimeWithinARunIsNotThatRuns) {
   // Whether it was in time is counted from when it was started, not from when it began.
   one.arrives(12, 0, 30ms, kNever);
   ASSERT_EQ(one.arrives(13, 1, 31ms, 32ms).size(), 1u);
-  EXPECT_EQ(one.window.caution(1), 1);
+  EXPECT_LE(one.window.caution(1, one.policy), Window::kFirstCaution);
   one.window.finish(11, 210us, one.policy, 900us);
-  EXPECT_GT(one.window.caution(1), 1);
+  EXPECT_GT(one.window.caution(1, one.policy), Window::kFirstCaution);
+  Policy believing = one.policy;
+  believing.promise = 0;
+  EXPECT_EQ(one.window.caution(1, believing), 1);
 }
 
 // One model runs nearly all the time on all slots, another is asked now and then and has a tenth of
@@ -1238,6 +1252,7 @@ TEST(Scheduler, EagerOnesDoNotWaitForSlots) {
 
 TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {
   Policy policy;
+  policy.promise = 0;  // predictions hold here
   Window window(1, 4);
   window.add_tenant(1);
   const Times times{{{.variants = {{1, 4, 100us, 100us}}}}};
@@ -1278,7 +1293,7 @@ TEST(Scheduler, WhoWasAdmittedIsNotMadeLateByWhoComesLater) {
     Policy policy;
     Window window(1, 2);
     window.add_tenant(1);
-    policy.overlap = 0;
+    policy.overlap = 0, policy.promise = 0;  // predictions hold here
     uint64_t taken = 0;
     for (int k = 0; k < 40; ++k) {
       const Job job{.key = taken + 1, .deadline = Time(600us) + Time(earlier ? -k : k)};
