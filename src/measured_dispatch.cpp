@@ -76,9 +76,9 @@ std::vector<TimedDispatch> measured_candidates(const KernelProfile& profile,
   }
   return all;
 }
-/// Of all but waves, the one that took least.
-const TimedDispatch& best_with_lanes(const KernelProfile& profile,
-                                     const std::vector<TimedDispatch>& all) {
+/// Of all but waves, which are the first, the one that took least.
+const TimedDispatch& best_besides_waves(const KernelProfile& profile,
+                                        const std::vector<TimedDispatch>& all) {
   return *std::min_element(all.begin() + 1, all.end(), [&](const auto& a, const auto& b) {
     return us_of(profile, a.name) < us_of(profile, b.name);
   });
@@ -86,7 +86,7 @@ const TimedDispatch& best_with_lanes(const KernelProfile& profile,
 /// The one that took least, if it is worth leaving waves for.
 const TimedDispatch& best_candidate(const KernelProfile& profile,
                                     const std::vector<TimedDispatch>& all) {
-  const TimedDispatch& lanes = best_with_lanes(profile, all);
+  const TimedDispatch& lanes = best_besides_waves(profile, all);
   const double us = us_of(profile, lanes.name), waves = us_of(profile, all[0].name);
   return us < INFINITY && (waves == INFINITY || us < machine::thresholds::kWorthLeaving * waves)
              ? lanes
@@ -271,7 +271,7 @@ Status choose_by_measurement(const Options& options, const schedule::DispatchOpt
     if (inputs.empty())
       inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
     TRY(found, search_by_measurement(options, how, machine, in_waves, all,
-                                     found ? *found : best_with_lanes(profile, candidates), best,
+                                     found ? *found : best_besides_waves(profile, candidates), best,
                                      inputs, profile));
     profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
   }

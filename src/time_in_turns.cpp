@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "base/log.h"
@@ -19,9 +20,9 @@ TimedAlone::TimedAlone(const runtime::Executable& executable) {
   std::string name = device ? device->gpu : "";
   for (char& letter : name)
     if (std::isalnum(static_cast<unsigned char>(letter)) == 0) letter = '-';
-  const char* told = ::getenv("TMPDIR");
-  const std::string path =
-      fmt::format("{}/obelisk-timing-{}-{}.lock", told && *told ? told : "/tmp", ::geteuid(), name);
+  std::error_code failed;  // there is no such folder: nothing can be locked in it either
+  const std::string path = std::filesystem::temp_directory_path(failed) /
+                           fmt::format("obelisk-timing-{}-{}.lock", ::geteuid(), name);
   constexpr int kOurs = 0600;
   lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOurs);
   struct stat info = {};

@@ -14,13 +14,14 @@ struct Timed {
 };
 
 /// Runs all once and times them in alternating rounds, so that clocks that rise and whatever else
-/// uses the GPU affect all alike; the first round is thrown away. TimedAlone. What fails is
-/// refused. Errors: kDevice, for the GPU's context is lost with it.
+/// uses the GPU affect all alike; the first round is thrown away. No other
+/// process of this user times programs meanwhile (TimedAlone). What fails is refused. Errors:
+/// kDevice, for the GPU's context is lost with it.
 Status time_in_turns(std::vector<Timed>& all, const std::vector<Tensor>& inputs);
 
 /// While it lives, no other process of this user, and no other thread of this one, times programs
 /// on a GPU of that name: what runs beside changes times. Waits for them, a minute at most, and
-/// goes on without where no file can be locked.
+/// goes on without where no file can be locked. The file, in the temporary folder, stays.
 class TimedAlone {
  public:
   explicit TimedAlone(const runtime::Executable& executable);

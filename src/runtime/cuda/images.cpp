@@ -15,12 +15,12 @@ namespace {
 /// A cache entry is the machine code, what the assembler said about it, and a tail that tells them
 /// apart and says what the code's parameters look like.
 constexpr char kTail[8] = {'o', 'b', 'k', 'c', 'u', 'b', '2', '\n'};
-struct Sizes {
-  uint64_t code = 0, log = 0;
-  char parameters[32] = {};  // a hash of the headers that host and device share
+struct Footer {
+  uint64_t code = 0, log = 0;  // bytes
+  char parameters[32] = {};    // a hash of the headers that host and device share
 };
 
-Sizes sizes_of(uint64_t code, uint64_t log) {
+Footer footer_of(uint64_t code, uint64_t log) {
   static const std::string hash = [] {
     std::string shared;
     for (int k = 0; k < kDialectFileCount; ++k)
@@ -29,9 +29,9 @@ Sizes sizes_of(uint64_t code, uint64_t log) {
         shared += kDialectFiles[k].text;
     return to_string(hash_text(shared));
   }();
-  Sizes sizes{code, log};
-  hash.copy(sizes.parameters, sizeof sizes.parameters);
-  return sizes;
+  Footer footer{code, log};
+  hash.copy(footer.parameters, sizeof footer.parameters);
+  return footer;
 }
 
 std::string dialect_text() {
@@ -199,27 +199,27 @@ Result<std::vector<Image>> build_images(const Program& program, const std::strin
 
 std::string to_entry(const Image& image) {
   std::string bytes = image.bytes + image.log;
-  const Sizes sizes = sizes_of(image.bytes.size(), image.log.size());
-  bytes.append(reinterpret_cast<const char*>(&sizes), sizeof sizes);
+  const Footer footer = footer_of(image.bytes.size(), image.log.size());
+  bytes.append(reinterpret_cast<const char*>(&footer), sizeof footer);
   return bytes.append(kTail, sizeof kTail);
 }
 
 Result<Image> from_entry(const std::string& bytes) {
-  Sizes sizes;
-  constexpr size_t kEnd = sizeof sizes + sizeof kTail;
+  Footer footer;
+  constexpr size_t kEnd = sizeof footer + sizeof kTail;
   const Error damaged{Code::kBuild, "runtime", "the device code is damaged", "",
                       "compile it again from its model"};
   if (bytes.size() < kEnd ||
       memcmp(bytes.data() + bytes.size() - sizeof kTail, kTail, sizeof kTail))
     return damaged;
-  memcpy(&sizes, bytes.data() + bytes.size() - kEnd, sizeof sizes);
-  if (sizes.code > bytes.size() || sizes.log > bytes.size() ||
-      sizes.code + sizes.log + kEnd != bytes.size())
+  memcpy(&footer, bytes.data() + bytes.size() - kEnd, sizeof footer);
+  if (footer.code > bytes.size() || footer.log > bytes.size() ||
+      footer.code + footer.log + kEnd != bytes.size())
     return damaged;
-  if (memcmp(sizes.parameters, sizes_of(0, 0).parameters, sizeof sizes.parameters) != 0)
+  if (memcmp(footer.parameters, footer_of(0, 0).parameters, sizeof footer.parameters) != 0)
     return Error{Code::kBuild, "runtime", "the device code is of another version of Obelisk", "",
                  "compile it again from its model"};
-  Image image{.bytes = bytes.substr(0, sizes.code), .log = bytes.substr(sizes.code, sizes.log)};
+  Image image{.bytes = bytes.substr(0, footer.code), .log = bytes.substr(footer.code, footer.log)};
   image.kernels = read_assembler_log(image.log);
   return image;
 }

@@ -27,7 +27,13 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
   if (!images.empty() && report.not_carried.empty()) {
     report.carried = 1;
   } else {
-    TRY(images, build_images(*program, program->target, options));
+    auto built = build_images(*program, program->target, options);
+    if (!built.ok() && !report.not_carried.empty()) {
+      Error error = built.error();
+      error.message += "; the file's own is not used: " + report.not_carried;
+      return error;
+    }
+    TRY(images, std::move(built));
     for (int body = 0; body < static_cast<int>(program->bodies.size()); ++body)
       ++(images[static_cast<size_t>(part_of(body, static_cast<int>(images.size())))].cached
              ? report.cached

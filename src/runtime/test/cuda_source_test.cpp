@@ -126,6 +126,17 @@ TEST(CudaSource, APipelinedGemmReadsOnlyWeightsBeforeItWaits) {
   EXPECT_EQ(products, 1);
 }
 
+Program compiled_as(machine::Granularity granularity, const graph::Graph& graph,
+                    const machine::Machine& device, const machine::Strategy& strategy) {
+  const stitch::Plan plan = stitch::plan(graph, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
+  Program program =
+      assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)),
+               "sm_90a");
+  program.granularity = granularity;
+  return program;
+}
+
 /// tanh(x W + bias) + r in one kernel, `layers` times, of which each reads the one before.
 Program in_one_kernel(int64_t rows, int64_t width, int layers) {
   const machine::Machine device = *machine::gpu("sm_90a");
@@ -142,13 +153,7 @@ Program in_one_kernel(int64_t rows, int64_t width, int layers) {
     x = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Tanh, {sum}), r});
   }
   graph.mark_output(x, "y");
-  const stitch::Plan plan = stitch::plan(graph, device, strategy);
-  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
-  Program program =
-      assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)),
-               "sm_90a");
-  program.granularity = machine::Granularity::kMono;
-  return program;
+  return compiled_as(machine::Granularity::kMono, graph, device, strategy);
 }
 
 // A body of one kernel waits for the wave before after it has requested weights and before all
@@ -393,18 +398,6 @@ TEST(CudaTables, MapsOfAsyncRowsLieBehindTheArena) {
   }
 }
 
-/// A kernel for each group.
-Program in_a_graph(const graph::Graph& graph, const machine::Machine& device,
-                   const machine::Strategy& strategy) {
-  const stitch::Plan plan = stitch::plan(graph, device, strategy);
-  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
-  Program program =
-      assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)),
-               "sm_90a");
-  program.granularity = machine::Granularity::kStitch;
-  return program;
-}
-
 // Of a program for half of the GPU or less, beside which others run, no GEMM prefetches the next
 // one's weights, and its device code is told.
 TEST(CudaTables, AProgramThatSharesTheGpuPrefetchesNothing) {
@@ -421,7 +414,7 @@ TEST(CudaTables, AProgramThatSharesTheGpuPrefetchesNothing) {
                          {graph.must_add(graph::Op::Tanh, {x}),
                           graph.add_constant(Tensor::allocate({DType::f16, {768, 768}}))});
     graph.mark_output(x, "y");
-    Program program = in_a_graph(graph, device, strategy);
+    Program program = compiled_as(machine::Granularity::kStitch, graph, device, strategy);
     EXPECT_EQ(shares_gpu(program), shares);
     const auto tables = make_tables(program, false, device.scratchpad.count);
     ASSERT_TRUE(tables.ok()) << tables.error().text();
@@ -455,7 +448,7 @@ TEST(CudaTables, APipelinedGemmStaysInsideItsOperands) {
     const auto w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
     graph.mark_output(graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w}),
                       "y");
-    Program program = in_a_graph(graph, device, strategy);
+    Program program = compiled_as(machine::Granularity::kStitch, graph, device, strategy);
     const auto tables = make_tables(program, false, device.scratchpad.count);
     ASSERT_TRUE(tables.ok()) << tables.error().text();
     const auto launch = std::find_if(tables->launches.begin(), tables->launches.end(),
