@@ -13,7 +13,7 @@ bool BodyEmitter::pipelined() const {
 
 BodyEmitter::Begin BodyEmitter::how_it_begins() const {
   if (pipelined()) return Begin::kPipelinedGemm;
-  if (work_.single_wave()) return Begin::kAlone;
+  if (work_.rectangles() && tiles_.vectors) return Begin::kAlone;
   if (loads_rows()) return Begin::kRows;
   return waits_in_body() ? Begin::kWave : Begin::kAtOnce;
 }

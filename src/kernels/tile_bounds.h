@@ -115,7 +115,7 @@ namespace conv_bounds {
 inline constexpr int64_t kMostPixelsOfRows = 256, kMostGridColumns = 128;
 // Bytes of shared memory that a depthwise tile takes for its patch and weights
 // (conv_depthwise.cuh); 0: no such tiles. CTAs of a depthwise kernel that are taken to share an SM.
-inline constexpr int64_t kMostDepthwisePatch = 65536, kMostDepthwiseCtas = 2;
+inline constexpr int64_t kMostDepthwisePatch = 98304, kMostDepthwiseCtas = 2;
 }  // namespace conv_bounds
 
 /// Queries of an attention tile; without costs, as on a CPU, fewer.

@@ -75,10 +75,10 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
     const bool even = rows == tile.queries ||
                       tile.queries % work.tile_rows ==
                           0;  // rectangles of one grid: none ends with a head's or an image's rows
-    const bool single_wave = cut.strategy.min_grid_bytes.count != 0 && tile.kv_splits == 1 &&
-                             even && tasks_of_it <= cut.workers.count &&
-                             work.buffers.size() <= size_t{kGridOperands};
-    if (single_wave) work.form = SingleWave{};
+    const bool rectangles = cut.strategy.min_grid_bytes.count != 0 && tile.kv_splits == 1 && even &&
+                            tasks_of_it <= cut.workers.count &&
+                            work.buffers.size() <= size_t{kGridOperands};
+    if (rectangles) work.form = Rectangles{};
     return;
   }
   if (pieces <= 1 && group.kind != GroupKind::kProduct) {
@@ -122,6 +122,15 @@ double nanos_of(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, co
          (slower_than_roof(group, cut) * work.task_nanos + cut.machine.costs.task);
 }
 
+/// Whether a worker computes two tasks of kernels of their own at once, each of which waits
+/// for its loads most of the time. On an H200 NASNet-A-Large takes 0.94 of the time so.
+bool two_share_a_worker(const Plan& plan, const Cutting& cut, const Work& work) {
+  const Group& group = plan.groups[work.group];
+  return cut.strategy.min_grid_bytes.count != 0 &&
+         (group.kind == GroupKind::kStitched ||
+          (group.kind == GroupKind::kConv && group.conv.depthwise));
+}
+
 /// Works of a wave are cut again, each for its share of the workers, so that together they fill
 /// them once.
 void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
@@ -131,15 +140,39 @@ void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
   for (size_t w : wave) nanos.push_back(nanos_of(plan, cut, tasks, tasks.works[w]));
   const double all = std::accumulate(nanos.begin(), nanos.end(), 0.0);
   for (size_t k = 0; k < wave.size(); ++k) {
-    const WorkerBudget share{std::max(1, static_cast<int>(cut.workers.count * nanos[k] / all))};
     Work& work = tasks.works[wave[k]];
+    const double tasks_of_worker = two_share_a_worker(plan, cut, work) ? 2 : 1;
+    const WorkerBudget share{
+        std::clamp(static_cast<int>(tasks_of_worker * cut.workers.count * nanos[k] / all), 1,
+                   cut.workers.count)};
     cut_work(plan, cut.within(share), tasks, work, slower_than_roof(plan.groups[work.group], cut));
   }
 }
 
-}  // namespace
+/// Whether a kernel of its own is a grid of rectangles whose operands fit its parameter, and
+/// nothing in its tasks is found in a table: it starts earlier without one.
+bool needs_no_table(const Plan& plan, const Cutting& cut, const TaskGraph& tasks,
+                    const Work& work) {
+  const Group& group = plan.groups[work.group];
+  const bool conv = group.kind == GroupKind::kConv && group.conv.depthwise;
+  if (cut.strategy.min_grid_bytes.count == 0 || !work.list() || work.list()->shares_rows ||
+      (group.kind != GroupKind::kStitched && !conv) || group.partials != graph::kNone)
+    return false;
+  if (work.nest.row_count() == 0 || work.nest.column_count() == 0 ||
+      work.buffers.size() > size_t{kGridOperands})
+    return false;
+  // Rectangles of one grid: none ends with an image's rows.
+  const int64_t span = tile_span(group, work);
+  if (work.nest.row_count() != span && span % work.tile_rows != 0) return false;
+  // Kernels that name the caller's memory are told of it anew where it changes.
+  return std::none_of(work.buffers.begin(), work.buffers.end(), [&](int buffer) {
+    const BufferKind kind = tasks.buffers[buffer].kind;
+    return kind == BufferKind::kInput || kind == BufferKind::kOutput;
+  });
+}
 
-void cut_tiles(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
+/// Works that are cut, each for the workers that it has.
+void cut_works(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
   for (Work& work : tasks.works) cut_work(plan, cut, tasks, work);
   if (!cuts_once(cut)) return;
   std::vector<std::vector<size_t>> by_wave(tasks.waves);
@@ -170,6 +203,14 @@ void cut_tiles(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
       cut_work(plan, cut.within(rest), tasks, tasks.works[w],
                slower_than_roof(plan.groups[tasks.works[w].group], cut));
   }
+}
+
+}  // namespace
+
+void cut_tiles(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
+  cut_works(plan, cut, tasks);
+  for (Work& work : tasks.works)
+    if (needs_no_table(plan, cut, tasks, work)) work.form = Rectangles{};
 }
 
 }  // namespace obelisk::schedule

@@ -12,7 +12,7 @@ std::string to_string(const KernelForm& form) {
                  ? fmt::format("a grid, {} tasks a worker at once", grid.tasks_per_worker)
                  : "a grid, as many tasks a worker as have room";
     }
-    std::string operator()(const SingleWave&) const { return "a grid of one wave"; }
+    std::string operator()(const Rectangles&) const { return "a grid of rectangles"; }
     std::string operator()(const PipelinedGemm& gemm) const {
       return fmt::format("a pipelined GEMM{}, a persistent task a worker",
                          gemm.tall ? " of tall tiles" : "");

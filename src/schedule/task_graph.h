@@ -104,9 +104,9 @@ struct Grid {
   int tasks_per_worker =
       0;  // at once, of a GEMM or convolution; 0: a stitched body, as many as its registers let
 };
-/// Attention of no more tasks than workers, a grid of rectangles: without a table it starts
-/// earlier.
-struct SingleWave {};
+/// A grid of the rectangles that a table would have (attention of no more tasks than workers, a
+/// stitched body, a depthwise convolution): without a table it starts earlier.
+struct Rectangles {};
 /// A GEMM with a kernel of its own: a persistent task for each worker, whose pipeline of
 /// asynchronous loads of both operands crosses tile boundaries. With split-K a gang of workers
 /// computes a tile.
@@ -120,7 +120,7 @@ struct PipelinedGemm {
 struct Gang {
   int size = 0;
 };
-using KernelForm = std::variant<TaskList, Grid, SingleWave, PipelinedGemm, Gang>;
+using KernelForm = std::variant<TaskList, Grid, Rectangles, PipelinedGemm, Gang>;
 /// "a grid, 2 tasks a worker at once"
 std::string to_string(const KernelForm& form);
 
@@ -172,7 +172,7 @@ struct Work {
   const TaskList* list() const { return std::get_if<TaskList>(&form); }
   const Grid* grid() const { return std::get_if<Grid>(&form); }
   int tasks_per_worker() const { return grid() ? grid()->tasks_per_worker : 0; }
-  bool single_wave() const { return std::holds_alternative<SingleWave>(form); }
+  bool rectangles() const { return std::holds_alternative<Rectangles>(form); }
   const PipelinedGemm* pipelined() const { return std::get_if<PipelinedGemm>(&form); }
   /// Whether a table has its tasks.
   bool has_tasks() const { return list() || std::holds_alternative<Gang>(form); }

@@ -504,6 +504,7 @@ OBK_DEVICE void mbarrier_arrive_dsmem(uint32_t bar) {
           .at(bar & 0xffffff);
   --counts.waiting, counts.look();
 }
+OBK_DEVICE void line_prefetch(const void* from) { one_cta::look(from, 4, 4); }
 OBK_DEVICE void bulk_prefetch(const void* from, uint32_t bytes) {
   CHECK(bytes > 0 && bytes % 16 == 0, "{} bytes asked ahead", bytes);
   one_cta::look(from, static_cast<int>(bytes), 16);

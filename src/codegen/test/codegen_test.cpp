@@ -164,11 +164,13 @@ TEST(Codegen, WorksShareBodies) {
   const std::string layers = R"(
   in %0 "x": f32[8,ROWS]
   const %1: i64[1] = [1]
-  %2: f32[8,1] = ReduceMax(%0, %1)
-  %3: f32[8,ROWS] = Sub(%0, %2)
-  %4: f32[8,1] = ReduceMax(%3, %1)
-  %5: f32[8,ROWS] = Sub(%3, %4)
-  out %5 "y"
+  %2: f32[8,ROWS] = Tanh(%0)
+  %3: f32[8,1] = ReduceMax(%2, %1)
+  %4: f32[8,ROWS] = Sub(%2, %3)
+  %5: f32[8,1] = ReduceMax(%4, %1)
+  %6: f32[8,ROWS] = Sub(%4, %5)
+  %7: f32[8,ROWS] = Exp(%6)
+  out %7 "y"
 }
 )";
   for (const std::string& name : {std::string("sm_90a op"), std::string("cpu op")}) {
@@ -178,10 +180,11 @@ TEST(Codegen, WorksShareBodies) {
     ASSERT_TRUE(graph.ok()) << graph.error().text();
     const auto source = emitted(*graph);
     ASSERT_TRUE(source.ok()) << source.error().text();
-    ASSERT_EQ(source->body_of_work.size(), 4u);
-    EXPECT_EQ(source->bodies.size(), 2u) << name;
-    EXPECT_EQ(source->body_of_work[0], source->body_of_work[2]);
-    for (size_t work = 0; work < 4; ++work) {
+    ASSERT_EQ(source->body_of_work.size(), 6u);
+    EXPECT_EQ(source->bodies.size(), 4u) << name;
+    EXPECT_EQ(source->body_of_work[1], source->body_of_work[3]);
+    EXPECT_EQ(source->body_of_work[2], source->body_of_work[4]);
+    for (size_t work = 1; work < 5; ++work) {
       const BodyText& body = source->bodies[static_cast<size_t>(source->body_of_work[work])];
       EXPECT_EQ(static_cast<size_t>(body.traits.params), source->params[work].size());
       EXPECT_EQ(body.hash, identity(body.text, body.traits));

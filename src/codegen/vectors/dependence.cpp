@@ -47,6 +47,45 @@ int VectorEmitter::depth(ExprId id) {
   return below + 1;
 }
 
+/// How far behind the innermost column an index is; none: it is no such index.
+std::optional<int64_t> VectorEmitter::behind_lane(ExprId id) const {
+  if (is_lane(id)) return 0;
+  const Expr& expr = exprs_[id];
+  if (expr.scalar != Scalar::kAdd && expr.scalar != Scalar::kSub) return std::nullopt;
+  const Expr &x = exprs_[expr.args[0]], &y = exprs_[expr.args[1]];
+  const bool minus = expr.scalar == Scalar::kSub;
+  if (y.scalar == Scalar::kConst)
+    if (const auto at = behind_lane(expr.args[0])) return minus ? *at - y.integer : *at + y.integer;
+  if (x.scalar == Scalar::kConst && !minus)
+    if (const auto at = behind_lane(expr.args[1])) return *at + x.integer;
+  return std::nullopt;
+}
+
+bool VectorEmitter::same_in_vector(ExprId id, int64_t v) const {
+  if (id == kNoExpr || !(varies_.at(id) & kByElement)) return true;
+  const Expr& expr = exprs_[id];
+  const auto same = [&](ExprId arg) { return same_in_vector(arg, v); };
+  switch (expr.scalar) {
+    case Scalar::kNot:
+    case Scalar::kAnd:
+    case Scalar::kOr:
+    case Scalar::kXor:
+      return std::all_of(std::begin(expr.args), std::end(expr.args), same);
+    case Scalar::kLt:
+    case Scalar::kLe: {
+      // What is less than a bound begins or ends where the index reaches it.
+      const auto x = behind_lane(expr.args[0]), y = behind_lane(expr.args[1]);
+      const Expr &of_x = exprs_[expr.args[0]], &of_y = exprs_[expr.args[1]];
+      const int64_t or_equal = expr.scalar == Scalar::kLe;
+      if (x && of_y.scalar == Scalar::kConst) return (of_y.integer + or_equal - *x) % v == 0;
+      if (y && of_x.scalar == Scalar::kConst) return (of_x.integer + !or_equal - *y) % v == 0;
+      return false;
+    }
+    default:
+      return false;
+  }
+}
+
 /// Whether `part` is among what `id` is made of.
 bool made_of(const ops::Exprs& exprs, ExprId id, const Expr& part) {
   std::vector<bool> made(static_cast<size_t>(id) + 1);

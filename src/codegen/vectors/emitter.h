@@ -59,7 +59,8 @@ class VectorEmitter {
   struct Indices {
     bool row, unit, element;
   };
-  enum Level { kOnce = 0, kElement = 1 };
+  /// Of a name: the same for a vector; an element's own; the first element's own.
+  enum Level { kOnce = 0, kElement = 1, kFirst = 2 };
   /// The least and the largest value of an integer that coordinates and constants make; none: it
   /// depends on data, or is large.
   using Range = std::pair<int64_t, int64_t>;
@@ -89,6 +90,10 @@ class VectorEmitter {
   struct VariesRules;
   int varies(ExprId id);
   int depth(ExprId id);
+  /// Whether all elements of a vector of `v`, which begins at a multiple of `v`, have one value
+  /// (which part of a concatenation a channel lies in, where parts begin at multiples of `v`).
+  bool same_in_vector(ExprId id, int64_t v) const;
+  std::optional<int64_t> behind_lane(ExprId id) const;
 
   // ---- registers.cpp
   /// Registers of a thread for one row (or one point) of `units` vectors: in all, and at most
@@ -235,7 +240,8 @@ class VectorEmitter {
   std::map<int, int> dim_of_;
   std::map<ExprId, const Access*> load_access_;
   std::map<int, const Access*> store_access_;
-  std::map<ExprId, std::string> named_[2];
+  bool of_first_ = false;  // value() is that of the vector's first element
+  std::map<ExprId, std::string> named_[3];
   std::map<ExprId, std::optional<Range>> ranges_;
   std::map<int, std::string> staged_here_;  // in this walk: not read back
   std::map<ExprId, std::string> divisors_;  // of a row

@@ -44,14 +44,21 @@ std::string VectorEmitter::value(ExprId id) {
       expr.slot < stitch::kTileSlot)
     if (auto it = staged_here_.find(expr.slot - stitch::kStageSlot); it != staged_here_.end())
       return it->second;
-  const Level level = varies(id) & kByElement ? kElement : kOnce;
+  const bool by_element = varies(id) & kByElement;
+  if (by_element && !of_first_ && v_ > 1 && expr.dtype == DType::b1 && same_in_vector(id, v_)) {
+    of_first_ = true;
+    std::string first = value(id);
+    of_first_ = false;
+    return first;
+  }
+  const Level level = !by_element ? kOnce : of_first_ ? kFirst : kElement;
   if (auto it = named_[level].find(id); it != named_[level].end()) return it->second;
   if (level == kElement)
     if (auto it = named_[kOnce].find(id); it != named_[kOnce].end()) return it->second;
   std::string text;
   if (expr.scalar == Scalar::kCoord) {
     if (!dim_of_.count(expr.slot)) return "((int)0)";
-    text = coordinate(dim_of_.at(expr.slot), true);
+    text = coordinate(dim_of_.at(expr.slot), !of_first_);
   } else if (expr.scalar == Scalar::kLoad) {
     text = loaded(id, expr);
   } else if (text = approximate(id); text.empty()) {
@@ -63,7 +70,7 @@ std::string VectorEmitter::value(ExprId id) {
     text = scalar_text(exprs_, expr, args, few);
   }
   const std::string name = fmt::format("e{}", names_++), type = arithmetic_name(expr.dtype);
-  lines_[level].push_back(fmt::format(
+  lines_[level == kElement ? kElement : kOnce].push_back(fmt::format(
       "const {} {} = {};", few_bits(id) && type == "int64_t" ? "int" : type, name, text));
   named_[level][id] = name;
   return name;

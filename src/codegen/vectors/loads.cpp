@@ -9,7 +9,8 @@ namespace obelisk::codegen {
 
 bool VectorEmitter::packs(const Load& load, int64_t v) const {
   if (transposes_ && turns(load)) return false;
-  if (load.guarded || !(load.varies & kByElement)) return false;
+  if (!(load.varies & kByElement)) return false;
+  if (load.guarded && (v == 1 || !same_in_vector(exprs_[load.expr].args[0], v))) return false;
   if (exprs_[load.expr].slot >= stitch::kTileSlot) return true;
   const Access& access = *load_access_.at(load.expr);
   return access.affine ? whole(access, lane_, v) : computed_whole(exprs_[load.expr], v);

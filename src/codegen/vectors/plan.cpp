@@ -116,8 +116,12 @@ bool VectorEmitter::divides(int64_t v) const {
     return false;  // lanes that are neighbours read neighbouring bytes
   if (flat_ && wide() % v != 0) return false;
   if (across_ && job_.tile_rows % v != 0) return false;
-  for (const Load& load : loads_)
+  for (const Load& load : loads_) {
     if ((load.varies & kByElement) && v * byte_size(load.storage, 1) > 64) return false;
+    if (!load.guarded || packs(load, v)) continue;
+    for (int64_t fewer = v / 2; fewer > 1; fewer /= 2)  // shorter packs are better than none
+      if (packs(load, fewer)) return false;
+  }
   for (const auto& [s, access] : store_access_) {
     const DType dtype = job_.graph.type(body_.operands[body_.steps[s].slot]).dtype;
     if (v * byte_size(dtype, 1) > 32 || (job_.gives_to_all(body_.steps[s]) &&

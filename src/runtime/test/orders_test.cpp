@@ -83,6 +83,8 @@ Made program_of(const graph::Graph& graph, int sms, const Order& order) {
   for (const Status& sound :
        {schedule::validate(graph, plan, tasks), schedule::shadow_run(graph, plan, tasks)})
     CHECK(sound.ok(), "{}", sound.error().text());
+  for (schedule::Work& work : tasks.works)  // on a core a table has the tasks of all
+    if (work.rectangles()) work.form = schedule::TaskList{};
   auto source =
       codegen::emit(graph, plan, tasks, order.of_gpu ? vector_tiles() : kernels::kCpuTiles);
   Made made{std::make_shared<Program>(assemble(graph, plan, tasks, std::move(source), "cpu")),

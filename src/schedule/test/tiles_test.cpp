@@ -117,16 +117,16 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
                   columns = std::max<int64_t>(work.nest.column_count(), 1);
     const int64_t grid = (rows + work.tile_rows - 1) / work.tile_rows *
                          ((columns + work.tile_columns - 1) / work.tile_columns);
-    CHECK(!work.single_wave() || grid == tasks.task_count(), "{} rectangles, {} tasks", grid,
+    CHECK(!work.rectangles() || grid == tasks.task_count(), "{} rectangles, {} tasks", grid,
           tasks.task_count());
     return work;
   };
-  EXPECT_TRUE(work_of(1, 12, 128, false, true).single_wave());
-  EXPECT_FALSE(work_of(1, 12, 128, false, false).single_wave());  // lists say who runs what
-  EXPECT_FALSE(work_of(1, 12, 197, false, true).single_wave());
-  EXPECT_TRUE(work_of(1, 12, 197, true, true).single_wave());
-  EXPECT_FALSE(work_of(2, 2, 50, true, true).single_wave());
-  EXPECT_FALSE(work_of(16, 12, 128, true, true).single_wave());  // more tasks than multiprocessors
+  EXPECT_TRUE(work_of(1, 12, 128, false, true).rectangles());
+  EXPECT_FALSE(work_of(1, 12, 128, false, false).rectangles());  // lists say who runs what
+  EXPECT_FALSE(work_of(1, 12, 197, false, true).rectangles());
+  EXPECT_TRUE(work_of(1, 12, 197, true, true).rectangles());
+  EXPECT_FALSE(work_of(2, 2, 50, true, true).rectangles());
+  EXPECT_FALSE(work_of(16, 12, 128, true, true).rectangles());  // more tasks than multiprocessors
 }
 
 // A long work is cut small where it is a grid, and once for each worker where

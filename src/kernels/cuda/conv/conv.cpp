@@ -202,11 +202,13 @@ double cuda_conv_nanos(const ObkConv* conv) {
       return std::max(bytes / Strips::kBytes, busy) +
              latency / std::max<double>(conv->tasks_per_worker, 1);
     }
-    const double tap = depthwise_side(conv->kernel_h, conv->kernel_w) == 0 ? Depthwise::kTapAlone
-                       : conv->pack * conv_size(conv->type) >= 16          ? Depthwise::kTap
-                       : conv->pack >= 4                                   ? Depthwise::kTapOfFour
-                       : conv->pack == 2                                   ? Depthwise::kTapOfTwo
-                                                                           : Depthwise::kTapOfOne;
+    const int32_t side = depthwise_side(conv->kernel_h, conv->kernel_w);
+    const double tap = side == 0                                  ? Depthwise::kTapAlone
+                       : side == 7                                ? Depthwise::kTapOfSeven
+                       : conv->pack * conv_size(conv->type) >= 16 ? Depthwise::kTap
+                       : conv->pack >= 4                          ? Depthwise::kTapOfFour
+                       : conv->pack == 2                          ? Depthwise::kTapOfTwo
+                                                                  : Depthwise::kTapOfOne;
     return nanos + std::max(items, Depthwise::kFewest) * (Depthwise::kItem + taps * tap);
   }
   const double n = static_cast<double>(conv->channels), chunks = chunks_of(*conv);

@@ -177,5 +177,7 @@ static __device__ __forceinline__ void depthwise_tile(const ObkConv& g) {
 
 #define OBK_CONV_TILE(type, g) obk::conv_tile<type>(g)
 #define OBK_DEPTHWISE_TILE(type, g) obk::depthwise_tile<type>(g)
+#define OBK_PREFETCH_TAPS(weights, taps, all, channels) \
+  obk::prefetch_taps(weights, taps, all, channels)
 
 #endif

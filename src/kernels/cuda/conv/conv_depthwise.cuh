@@ -8,8 +8,9 @@
  * (two where packs are of 2): a row of the window at a time, its weights in registers, each input
  * loaded and widened once for all pixels of the strip.
  *
- * The order of an element's sum, and so its bits, are those of conv_cores.cuh: taps in order of
- * rows, one fused multiply-add each, taps outside of X left out. */
+ * What lies outside of X is zero in the patch, so that no tap asks where it is. The order of an
+ * element's sum is that of conv_cores.cuh, taps in order of rows, one fused multiply-add each; that
+ * one leaves out taps outside of X, which has the same bits where weights are finite. */
 #ifndef OBK_CONV_DEPTHWISE_CUH
 #define OBK_CONV_DEPTHWISE_CUH
 
@@ -17,8 +18,8 @@
 
 namespace obk {
 
-/* The patch to shared memory at `to`, by pieces of kUnit bytes; what lies outside of X is not
- * written. */
+/* The patch to shared memory at `to`, by pieces of kUnit bytes; zeros where it lies outside of X.
+ */
 template <int kUnit>
 static __device__ __forceinline__ void depthwise_patch(const ConvWindow& v, const DepthwisePlan& p,
                                                        uint32_t to, const char* x, int bytes) {
@@ -32,9 +33,9 @@ static __device__ __forceinline__ void depthwise_patch(const ConvWindow& v, cons
 #pragma unroll 1
   while (row < p.rows) {
     const int at_y = p.row + row, at_x = p.column + column;
-    if (v.has(at_y, at_x))
-      copy_unit<kUnit>(to + row * p.row_bytes + column * p.pixel_bytes + unit * kUnit,
-                       x + at_y * v.x_row + at_x * v.x_pixel + unit * kUnit, kUnit);
+    const bool in = v.has(at_y, at_x);
+    copy_unit<kUnit>(to + row * p.row_bytes + column * p.pixel_bytes + unit * kUnit,
+                     in ? x + at_y * v.x_row + at_x * v.x_pixel + unit * kUnit : x, in ? kUnit : 0);
     unit += unit_step, column += column_step, row += row_step;
     if (unit >= units) unit -= units, ++column;
     if (column >= p.reads) column -= p.reads, ++row;
@@ -54,6 +55,19 @@ static __device__ __forceinline__ void depthwise_weights(const ObkConv& g, uint3
   }
 }
 
+/* Requests the weights of a tile's channels of the second-level cache, while the kernel before
+ * still computes. `all`: channels of the convolution. */
+static __device__ __forceinline__ void prefetch_taps(const float* weights, int taps, int all,
+                                                     int channels) {
+  constexpr int kLine = 128 / (int)sizeof(float);
+  const int lines = (channels + kLine - 1) / kLine + 1;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < taps * lines; i += kConvThreads) {
+    const int tap = i / lines, at = min((i - tap * lines) * kLine, channels - 1);
+    line_prefetch(weights + (int64_t)tap * all + at);
+  }
+}
+
 /* kSide: columns of the window; kStride: of them, from pixel to pixel; kPack: as ObkConv::pack. */
 template <int kType, int kSide, int kStride, int kPack>
 static __device__ __noinline__ void conv_depthwise_strips(const ObkConv& g) {
@@ -67,7 +81,6 @@ static __device__ __noinline__ void conv_depthwise_strips(const ObkConv& g) {
   const uint32_t weights = (shared_address(g.scratch) + 15) & ~15u,
                  patch = weights + p.weight_bytes;
   const int channels = (int)g.channels;
-  const uint32_t height = (uint32_t)v.height, width = (uint32_t)v.width;
   depthwise_patch<kUnit>(v, p, patch, v.x + g.channel * Pack::kSize, channels * Pack::kSize);
   depthwise_weights<(kEach * 4)>(g, weights);
   copy16_commit();
@@ -84,13 +97,11 @@ static __device__ __noinline__ void conv_depthwise_strips(const ObkConv& g) {
     const int row = conv_small_div(strip, p.across), column = (strip - row * p.across) * kStrip;
     const int q = row * v.out_width + p.left + column - (int)g.column;
     if (q <= -kStrip || q >= pixels) continue; /* of a row, before or behind the tile */
-    const int y = row * v.stride_h, x = p.column + column * kStride;
     const uint32_t from =
-        patch + y * p.row_bytes + column * kStride * p.pixel_bytes + c * Pack::kSize;
+        patch + row * v.stride_h * p.row_bytes + column * kStride * p.pixel_bytes + c * Pack::kSize;
     float sum[kStrip][kEach] = {};
 #pragma unroll 1
     for (int ky = 0; ky < v.kernel_h; ++ky) {
-      if ((uint32_t)(p.row + y + ky) >= height) continue;
       Pack in[kSpan];
       ConvPack<kObkF32, kEach> weight[kSide];
 #pragma unroll
@@ -99,18 +110,17 @@ static __device__ __noinline__ void conv_depthwise_strips(const ObkConv& g) {
       for (int kx = 0; kx < kSide; ++kx)
         weight[kx].take(weights + ((ky * kSide + kx) * channels + c) * 4);
 #pragma unroll
-      for (int j = 0; j < kSpan; ++j)
-        if ((uint32_t)(x + j) < width) {
+      for (int j = 0; j < kSpan; ++j) {
 #pragma unroll
-          for (int e = 0; e < kEach; ++e) {
-            const float value = in[j].at(e);
+        for (int e = 0; e < kEach; ++e) {
+          const float value = in[j].at(e);
 #pragma unroll
-            for (int s = 0; s < kStrip; ++s) {
-              const int kx = j - s * kStride;
-              if (kx >= 0 && kx < kSide) sum[s][e] = fmaf(value, weight[kx].at(e), sum[s][e]);
-            }
+          for (int s = 0; s < kStrip; ++s) {
+            const int kx = j - s * kStride;
+            if (kx >= 0 && kx < kSide) sum[s][e] = fmaf(value, weight[kx].at(e), sum[s][e]);
           }
         }
+      }
     }
     float* to = y_first + row * y_row + column * y_pixel + c;
 #pragma unroll

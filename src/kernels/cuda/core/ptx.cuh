@@ -269,6 +269,10 @@ OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, 
 OBK_DEVICE void bulk_prefetch(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
+/* The line that holds `from`, likewise. */
+OBK_DEVICE void line_prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
+}
 /* Blocks of 64 columns of a 16-bit matrix that `map` describes, its rows from `row`, as atoms of 8
  * rows whose 16-byte pieces are swapped by row; as many rows, and blocks from `block`, as the map
  * says, zeros beyond it. */
@@ -300,6 +304,7 @@ OBK_DEVICE void bulk_copy_to_all(uint32_t, const void*, uint32_t, uint32_t, uint
 OBK_DEVICE void mbarrier_arrive_dsmem(uint32_t) {}
 OBK_DEVICE void copy_blocks(uint32_t, const void*, int, int, uint32_t) { __trap(); }
 OBK_DEVICE void bulk_prefetch(const void*, uint32_t) {}
+OBK_DEVICE void line_prefetch(const void*) {}
 OBK_DEVICE void fetch_map(const void*) {}
 OBK_DEVICE void acquire_map(const void*) {}
 #endif

@@ -7,7 +7,8 @@
  *     waits          the body itself waits for the kernel before (OBK_WAIT_FOR_PREVIOUS)
  *
  * Tiles are scheduled dynamically, by the hardware: the next CTA starts on the SM that is free.
- * Also used for single-wave attention (no more tasks than SMs): no table fetch, earlier start. */
+ * Also used for kernels whose tasks are rectangles in order (stitched bodies, depthwise
+ * convolutions, attention of no more tasks than SMs): no table fetch, earlier start. */
 #ifndef OBK_GRID_CUH
 #define OBK_GRID_CUH
 
