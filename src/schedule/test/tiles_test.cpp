@@ -129,6 +129,34 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
   EXPECT_FALSE(work_of(16, 12, 128, true, true).rectangles());  // more tasks than multiprocessors
 }
 
+// So have stitched bodies and depthwise convolutions, where the rectangles are a grid of 32-bit
+// places and none of the operands is the caller's.
+TEST(Tiles, KernelsOfRectanglesNeedNoTable) {
+  const auto is_table = [](const std::string& shape, const std::string& op, int64_t batch,
+                           bool as_grid) {
+    const auto graph = graph::parse(fmt::format(
+        "graph \"g\" {{\n  in %0 \"x\": f16[{0},{1}]\n  const %1: f16[32,1,3,3] = @random\n  %2: "
+        "f16[{0},{1}] = Tanh(%0)\n  %3: f16[{0},{1}] = {2}\n  %4: f16[{0},{1}] = Tanh(%3)\n  out "
+        "%4 "
+        "\"y\"\n}}",
+        batch, shape, op));
+    CHECK(graph.ok(), "{}", graph.error().text());
+    const machine::Machine device = *machine::gpu("sm_90a");
+    machine::Strategy strategy{
+        .min_grid_bytes = {as_grid ? device.scratchpad.count * device.sms : 0}};
+    strategy.granularity = machine::Granularity::kOp;
+    const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+    const TaskGraph tasks = build(*graph, plan, device, strategy);
+    CHECK(tasks.works.size() == 3);
+    CHECK(tasks.works.front().list() && tasks.works.back().list(), "they name the caller's memory");
+    return tasks.works[1].list() != nullptr;
+  };
+  const std::string conv = "Conv(%2, %1) {group = 32, pads = [1, 1, 1, 1]}";
+  EXPECT_FALSE(is_table("32,14,14", "Sigmoid(%2)", 1, true));
+  EXPECT_TRUE(is_table("32,14,14", "Sigmoid(%2)", 1, false));
+  EXPECT_FALSE(is_table("32,14,14", conv, 1, true));
+}
+
 // A long work is cut small where it is a grid, and once for each worker where
 // lists say who runs what. Short ones are cut alike.
 TEST(Tiles, LongWorksAreGrids) {
