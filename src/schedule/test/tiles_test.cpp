@@ -129,32 +129,32 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
   EXPECT_FALSE(work_of(16, 12, 128, true, true).rectangles());  // more tasks than multiprocessors
 }
 
-// So have stitched bodies and depthwise convolutions, where the rectangles are a grid of 32-bit
-// places and none of the operands is the caller's.
+// Stitched bodies and depthwise convolutions have none either, where their rectangles are a grid of
+// 32-bit places and none of their operands is the caller's.
 TEST(Tiles, KernelsOfRectanglesNeedNoTable) {
-  const auto is_table = [](const std::string& shape, const std::string& op, int64_t batch,
-                           bool as_grid) {
-    const auto graph = graph::parse(fmt::format(
-        "graph \"g\" {{\n  in %0 \"x\": f16[{0},{1}]\n  const %1: f16[32,1,3,3] = @random\n  %2: "
-        "f16[{0},{1}] = Tanh(%0)\n  %3: f16[{0},{1}] = {2}\n  %4: f16[{0},{1}] = Tanh(%3)\n  out "
-        "%4 "
-        "\"y\"\n}}",
-        batch, shape, op));
+  const auto has_table = [](const std::string& shape, const std::string& op, bool as_grid) {
+    std::string weights = "1";
+    for (int k = 1; k < 32 * 3 * 3; ++k) weights += ", 1";
+    const auto graph = graph::parse(
+        fmt::format("graph \"g\" {{\n  in %0 \"x\": f16[{0}]\n  const %1: f16[32,1,3,3] = [{2}]\n  "
+                    "%2: f16[{0}] = "
+                    "Tanh(%0)\n  %3: f16[{0}] = {1}\n  %4: f16[{0}] = Tanh(%3)\n  out %4 \"y\"\n}}",
+                    shape, op, weights));
     CHECK(graph.ok(), "{}", graph.error().text());
     const machine::Machine device = *machine::gpu("sm_90a");
-    machine::Strategy strategy{
-        .min_grid_bytes = {as_grid ? device.scratchpad.count * device.sms : 0}};
-    strategy.granularity = machine::Granularity::kOp;
-    const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+    const machine::Strategy strategy{
+        .granularity = machine::Granularity::kOp,
+        .min_grid_bytes = {as_grid ? int64_t{1} << 50 : 0}};  // no work is so long
+    const stitch::Plan plan = stitch::plan(*graph, device, strategy, {.stitch = false});
     const TaskGraph tasks = build(*graph, plan, device, strategy);
-    CHECK(tasks.works.size() == 3);
+    CHECK(tasks.works.size() == 3, "{} of {}", tasks.works.size(), op);
     CHECK(tasks.works.front().list() && tasks.works.back().list(), "they name the caller's memory");
     return tasks.works[1].list() != nullptr;
   };
-  const std::string conv = "Conv(%2, %1) {group = 32, pads = [1, 1, 1, 1]}";
-  EXPECT_FALSE(is_table("32,14,14", "Sigmoid(%2)", 1, true));
-  EXPECT_TRUE(is_table("32,14,14", "Sigmoid(%2)", 1, false));
-  EXPECT_FALSE(is_table("32,14,14", conv, 1, true));
+  EXPECT_FALSE(has_table("1,32,14,14", "Sigmoid(%2)", true));
+  EXPECT_FALSE(has_table("1,32,14,14", "Conv(%2, %1) {group = 32, pads = [1, 1, 1, 1]}", true));
+  EXPECT_TRUE(has_table("1,32,14,14", "Sigmoid(%2)", false));  // lists say who runs what
+  EXPECT_TRUE(has_table("2200000000,3", "Softmax(%2)", true));
 }
 
 // A long work is cut small where it is a grid, and once for each worker where
