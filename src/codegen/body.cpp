@@ -53,13 +53,7 @@ EmittedBody BodyEmitter::run() {
   const GridText tile = grid ? emit_grid(group_, work_, *layouts_, tiles_,
                                          vectors ? tile_pitch() : work_.tile_columns)
                              : GridText{};
-  if (how_it_begins() == Begin::kAlone && group_.kind == GroupKind::kConv &&
-      graph_.value(group_.conv.w).is_constant()) {
-    const stitch::ConvTile& c = group_.conv;
-    out_ += fmt::format(
-        "  OBK_PREFETCH_TAPS((const float*)x[{}] + t->c0, {}, {}, (int)(t->c1 - t->c0));\n",
-        work_.operand_count(group_) + 1, c.kernel_h * c.kernel_w, c.shape.outputs);
-  }
+  out_ += conv_ahead();
   if (!vectors) out_ += begin();
   if (grid) traits_.tiles |= kConvTile, traits_.waits = BodyTraits::Wait::kKernelBefore;
   out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile,
@@ -88,8 +82,6 @@ EmittedBody BodyEmitter::run() {
   text += out_;
   text += "}\n";
   for (size_t slot : stage_params_) params_[slot] += scratch_;  // staged rows lie behind the tile
-  if (work_.rectangles() && !params_.empty())                   // which a table has
-    traits_.form = BodyTraits::Form::kTaskList, traits_.ctas_per_sm = 0;
   return {std::move(text), std::move(traits_), std::move(params_), scratch_ + stage_, stage_};
 }
 

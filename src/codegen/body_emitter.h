@@ -106,6 +106,7 @@ class BodyEmitter {
   ObkGemm gemm_shape(int64_t a_row) const;
   std::string gemm_call(const ObkGemm& shape, const std::string& type, const Access& a);
   void conv();
+  std::string conv_ahead() const;
   bool conv_is_static() const;
   void attention(bool begins_here);
 

@@ -50,7 +50,9 @@ void BodyEmitter::set_form(int ctas_per_sm) {
       traits_.form = Form::kPipelinedGemm, traits_.waits = Wait::kKernelBefore;
       break;
     case Begin::kAlone:
-      traits_.form = Form::kGrid, traits_.ctas_per_sm = 1, traits_.waits = Wait::kKernelBefore;
+      traits_.waits = Wait::kKernelBefore;
+      if (stage_params_.empty())  // else a table says where rows are staged
+        traits_.form = Form::kGrid, traits_.ctas_per_sm = 1;
       break;
     case Begin::kRows:
     case Begin::kWave:

@@ -101,6 +101,17 @@ bool BodyEmitter::conv_is_static() const {
          graph_.value(c.w).is_constant();
 }
 
+/// What a depthwise convolution that waits itself asks for before: its weights.
+std::string BodyEmitter::conv_ahead() const {
+  const stitch::ConvTile& c = group_.conv;
+  if (group_.kind != GroupKind::kConv || how_it_begins() != Begin::kAlone ||
+      !graph_.value(c.w).is_constant())
+    return "";
+  return fmt::format(
+      "  OBK_PREFETCH_TAPS((const float*)x[{}] + t->c0, {}, {}, (int)(t->c1 - t->c0));\n",
+      work_.operand_count(group_) + 1, c.kernel_h * c.kernel_w, c.shape.outputs);
+}
+
 void BodyEmitter::conv() {
   traits_.tiles |= group_.conv.depthwise ? kDepthwiseTile : kConvTile;
   const stitch::ConvTile& c = group_.conv;
