@@ -113,11 +113,27 @@ struct GemmTile {
   static constexpr double kOut = 0.35;          // ns an element: the sums' way out
 };
 
-/// On CUDA cores and by tf32. Not on record: fit.
+/// A 16-bit product of two activations (gemm_activations.cuh): what a pass begins and ends with; a
+/// block of 64 k, at least, and its products. Of 64 x 64 by 256 and by 1,152, of 32 x 64 and of one
+/// row: h200_super_kernels.json.
+struct GemmActivations {
+  static constexpr double kBegin = 3000, kBlock = 330;  // ns
+  static constexpr double kFlops = 820;                 // a ns
+};
+
+/// f32 operands in stages (f32_stages.cuh): a pass's beginning and end, operands from the
+/// second-level cache, fragments from shared memory, and products by tf32. Of the same shapes:
+/// h200_super_kernels.json.
+struct GemmF32 {
+  static constexpr double kBegin = 3300;                                      // ns
+  static constexpr double kBytes = 50, kSharedBytes = 165, kTf32Flops = 355;  // a ns
+};
+
+/// f64 and int8 on CUDA cores. Not on record: fit.
 struct GemmFma {
   static constexpr double kBegin = 1500;
-  static constexpr double kBytes = 50, kTf32Bytes = 70;                       // a ns
-  static constexpr double kFlops32 = 300, kFlops64 = 150, kTf32Flops = 1600;  // a ns
+  static constexpr double kBytes = 50;                     // a ns
+  static constexpr double kFlops32 = 300, kFlops64 = 150;  // a ns
 };
 
 /// f32 of few rows (fma_few_rows.cuh). Not measured: estimates. A's way to shared memory and the

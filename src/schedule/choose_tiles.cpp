@@ -51,7 +51,7 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
   work.form = TaskList{};
   if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
   if (group.kind == GroupKind::kProduct && cut_pipelined(group, cut, tasks, work)) return;
-  if (group.kind == GroupKind::kProduct && cut_by_cost(group, cut, work)) {
+  if (group.kind == GroupKind::kProduct && cut_by_cost(group, tasks, cut, work)) {
     const double nanos = cut_gemm_grid(group, tasks, cut, count_tasks(group, work), work);
     cut_pipelined(group, cut, tasks, work, nanos);
     return;

@@ -9,20 +9,34 @@ namespace obelisk::schedule {
 
 using stitch::Group;
 
-bool cut_by_cost(const Group& group, const Cutting& cut, Work& work) {
+namespace {
+
+/// Whether B is weights that lie packed. Of a batch only 16-bit ones do.
+bool reads_packed_weights(const Group& group, const TaskGraph& graph, const Cutting& cut,
+                          const Work& work) {
+  const std::vector<stitch::Product::Dim>& batch = group.product.batch;
+  const bool packs = batch.empty() || (cut.tiles.gemm.packs_batches && batch.size() == 1 &&
+                                       batch[0].a != 0 && byte_size(group.product.b_type, 1) == 2);
+  return packs && graph.buffers[work.buffers.back()].kind == BufferKind::kWeight;
+}
+
+}  // namespace
+
+bool cut_by_cost(const Group& group, const TaskGraph& graph, const Cutting& cut, Work& work) {
   const kernels::TileLibrary& tiles = cut.tiles;
   const int32_t type = group.product.tile_type();
+  const bool packed = reads_packed_weights(group, graph, cut, work);
   const int64_t inner = tile_span(group, work.nest), n = work.nest.column_count(),
                 k = group.product.k[0].extent;
-  if (inner == 0 || n == 0 || tiles.gemm.nanos(type, 1, 1, k) <= 0) return false;
+  if (inner == 0 || n == 0 || tiles.gemm.nanos(type, 1, 1, k, packed) <= 0) return false;
   const int64_t batches = std::max<int64_t>(work.nest.row_count() / inner, 1);
   const auto has_room = [&](int64_t rows, int64_t wide) {
     ObkGemm shape = {};
     shape.a_type = shape.b_type = type;
     shape.m = rows, shape.n = wide, shape.k = k;
     int64_t most = 0;
-    for (int packed : {0, 1})
-      shape.packed = packed, most = std::max(most, tiles.gemm.scratch_bytes(&shape));
+    for (int either : {0, 1})
+      shape.packed = either, most = std::max(most, tiles.gemm.scratch_bytes(&shape));
     return most + rows * (wide + 8) * 4 + kBlockRoom <= cut.machine.scratchpad.count;
   };
   double best = 0;
@@ -37,11 +51,11 @@ bool cut_by_cost(const Group& group, const Cutting& cut, Work& work) {
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + cut.workers.count - 1) / cut.workers.count;
       const int64_t high =
-          type == kObkF32 && inner > kernels::few_rows_bounds::kMostRows
+          packed && type == kObkF32 && inner > kernels::few_rows_bounds::kMostRows
               ? std::max(std::min(rows, inner), kernels::few_rows_bounds::kMostRows + 1)
               : std::min(rows, inner);
       const double nanos =
-          tiles.gemm.nanos(type, high, std::min(wide, n * group.product.b_count()), k);
+          tiles.gemm.nanos(type, high, std::min(wide, n * group.product.b_count()), k, packed);
       if (best != 0 && rounds * nanos >= best) continue;
       best = rounds * nanos;
       work.tile_rows = std::min(rows, inner), work.tile_columns = std::min(columns, n);

@@ -8,7 +8,8 @@ namespace obelisk::schedule {
 
 /// The tile of a product whose library knows what tiles cost: the least time of all workers' rounds
 /// together. False: it does not.
-bool cut_by_cost(const stitch::Group& group, const Cutting& cut, Work& work);
+bool cut_by_cost(const stitch::Group& group, const TaskGraph& graph, const Cutting& cut,
+                 Work& work);
 
 /// The tile of a product by the machine's rates: of all that fit, the one with the least time of
 /// all workers' rounds. A task computes at the machine's rate and reads its columns of B from main

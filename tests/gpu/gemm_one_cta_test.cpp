@@ -135,6 +135,9 @@ TEST(OneCtaGemm, AnyShapeInItsOrder) {
       {64, 48, 1536, Case::kWithStages},
       {17, 80, 700, Case::kWithStages, 0, false, false, true},
       {3, 5, 1, Case::kRows},
+      {70, 150, 200, Case::kRows},
+      {64, 96, 1601, Case::kRows, 0, false, false, true},
+      {30, 202, 520, Case::kRows, 0, false, true},
   };
   for (Case c : cases) {
     if (kSmall && c.b == Case::kRing) c.b = Case::kWithStages;

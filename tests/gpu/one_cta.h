@@ -477,6 +477,9 @@ OBK_DEVICE void copy16(uint32_t to, const void* from) { one_cta::copy_later(to, 
 OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) {
   one_cta::copy_later(to, from, bytes, 16);
 }
+OBK_DEVICE void copy16_if(bool copies, uint32_t to, const void* from, uint32_t bytes) {
+  if (copies) one_cta::copy_later(to, from, bytes, 16);
+}
 OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
   for (uint32_t k = 0; k < bytes; k += 16)
     one_cta::copy(to + k, static_cast<const char*>(from) + k, 16, 16);

@@ -1,5 +1,6 @@
 // Product and convolution tiles that round f32 operands to 10 bits of mantissa, on a core
-// (one_cta.h), against sums in double of the rounded numbers; the same bits whatever the cut.
+// (one_cta.h), against sums in double of the rounded numbers; products of exact f32, which come to
+// shared memory the same way, against sums in their order; the same bits whatever the cut.
 #include "one_cta.h"
 
 #include <random>
@@ -16,6 +17,7 @@ using std::isinf;
 #include "kernels/common/numbers.h"
 #include "kernels/common/tiles.h"
 #include "kernels/cuda/conv/conv.cuh"
+#include "kernels/cuda/gemm/fma_f32.cuh"
 #include "kernels/cuda/gemm/gemm_tf32.cuh"
 #pragma GCC diagnostic pop
 
@@ -58,20 +60,38 @@ struct Product {
   bool transposed = false, staged = false, accumulate = false;
 };
 
+const Product kProducts[] = {
+    {64, 64, 96},
+    {1, 48, 100},
+    {5, 16, 7},
+    {33, 40, 64, B::kRows},
+    {20, 72, 33, B::kColumns},
+    {40, 21, 50, B::kOdd, 1},
+    {130, 150, 70, B::kPacked, 0, false, false, true},
+    {37, 64, 130, B::kColumns, 0, true},
+    {30, 32, 60, B::kPacked, 0, false, true},
+    {16, 16, 320, B::kRows, 3, false, false, true},
+    {3, 5, 1, B::kRows},
+    {3, 8, 0, B::kRows},
+};
+/// Of B, from row to row and from column to column.
+int64_t row_step(const Product& p) {
+  return p.b == B::kColumns ? 1 : p.b == B::kOdd ? 2 * p.n + 1 : p.n;
+}
+int64_t column_step(const Product& p) { return p.b == B::kColumns ? p.k : p.b == B::kOdd ? 2 : 1; }
+
 /// C by tiles of so many rows and columns.
 std::vector<float> multiply(const Product& p, const Floats& a, const Floats& b, int64_t rows,
-                            int64_t columns) {
+                            int64_t columns, int32_t type = kObkTf32) {
   ObkGemm g = {};
-  g.a_type = g.b_type = kObkTf32, g.accumulate = p.accumulate, g.k = p.k;
+  g.a_type = g.b_type = type, g.accumulate = p.accumulate, g.k = p.k;
   g.a_row = p.transposed ? 1 : p.k, g.a_col = p.transposed ? p.m : 1;
-  g.b_row = p.b == B::kColumns ? 1 : p.b == B::kOdd ? 2 * p.n + 1 : p.n;
-  g.b_col = p.b == B::kColumns ? p.k : p.b == B::kOdd ? 2 : 1;
+  g.b_row = row_step(p), g.b_col = column_step(p);
   std::vector<float> hold;
   if (p.b == B::kPacked) {
-    const int64_t count = kernels::cuda_gemm_packed_bytes(kObkTf32, p.n, p.k) / 4;
+    const int64_t count = kernels::cuda_gemm_packed_bytes(type, p.n, p.k) / 4;
     hold.resize(static_cast<size_t>(count) + 4);
-    kernels::cuda_gemm_pack(kObkTf32, p.n, p.k, columns, b.at, g.b_row, g.b_col,
-                            Floats::aligned(hold));
+    kernels::cuda_gemm_pack(type, p.n, p.k, columns, b.at, g.b_row, g.b_col, Floats::aligned(hold));
     Floats::readable(Floats::aligned(hold), count), g.packed = 1;
   }
   ObkGemm shape = g;
@@ -97,35 +117,21 @@ std::vector<float> multiply(const Product& p, const Floats& a, const Floats& b, 
       one_cta::run(256, [&] {
         if (threadIdx.x == 0) obk::tile_arguments() = t;
         __syncthreads();
-        obk::tf32_tile();
+        type == kObkTf32 ? obk::tf32_tile() : obk::fma_f32_tile();
       });
     }
   return c;
 }
 
 TEST(OneCtaTf32, ProductsEqualReferenceWhateverTheCut) {
-  const Product products[] = {
-      {64, 64, 96},
-      {1, 48, 100},
-      {5, 16, 7},
-      {33, 40, 64, B::kRows},
-      {20, 72, 33, B::kColumns},
-      {40, 21, 50, B::kOdd, 1},
-      {130, 150, 70, B::kPacked, 0, false, false, true},
-      {37, 64, 130, B::kColumns, 0, true},
-      {30, 32, 60, B::kPacked, 0, false, true},
-      {16, 16, 320, B::kRows, 3, false, false, true},
-      {3, 5, 1, B::kRows},
-  };
   std::mt19937 random(7);
-  for (const Product& p : products) {
+  for (const Product& p : kProducts) {
     SCOPED_TRACE(testing::Message() << p.m << " x " << p.n << " x " << p.k);
     one_cta::readable.clear();
     const Floats a(p.m * p.k, random, p.a_shift);
     const Floats b((p.k + 1) * (2 * p.n + 3), random);
     const std::vector<float> c = multiply(p, a, b, 64, 64);
-    const int64_t row = p.b == B::kColumns ? 1 : p.b == B::kOdd ? 2 * p.n + 1 : p.n;
-    const int64_t column = p.b == B::kColumns ? p.k : p.b == B::kOdd ? 2 : 1;
+    const int64_t row = row_step(p), column = column_step(p);
     for (int64_t y = 0; y < p.m; ++y)
       for (int64_t x = 0; x < p.n; ++x) {
         double sum = p.accumulate ? 3 : 0, size = 1e-3;
@@ -138,6 +144,32 @@ TEST(OneCtaTf32, ProductsEqualReferenceWhateverTheCut) {
       }
     for (const auto& [rows, wide] : {std::pair{128, 160}, std::pair{16, 32}, std::pair{24, 48}})
       EXPECT_EQ(multiply(p, a, b, rows, wide), c) << "tiles of " << rows << " x " << wide;
+  }
+}
+
+TEST(OneCtaF32, ProductsAreSumsInTheirOrder) {
+  std::mt19937 random(8);
+  for (const Product& p : kProducts) {
+    SCOPED_TRACE(testing::Message() << p.m << " x " << p.n << " x " << p.k);
+    one_cta::readable.clear();
+    const Floats a(p.m * p.k, random, p.a_shift);
+    const Floats b((p.k + 1) * (2 * p.n + 3), random);
+    const std::vector<float> c = multiply(p, a, b, 64, 64, kObkF32);
+    for (int64_t y = 0; y < p.m; ++y)
+      for (int64_t x = 0; x < p.n; ++x) {
+        float sum = 0;
+        for (int64_t first = 0; first < p.k; first += 32) {
+          float part = 0;
+          for (int64_t k = first; k < std::min(first + 32, p.k); ++k)
+            part = std::fma(a.at[p.transposed ? k * p.m + y : y * p.k + k],
+                            b.at[k * row_step(p) + x * column_step(p)], part);
+          sum += part;
+        }
+        ASSERT_EQ(c[static_cast<size_t>(y * p.n + x)], p.accumulate ? 3 + sum : sum)
+            << y << ", " << x;
+      }
+    for (const auto& [rows, wide] : {std::pair{128, 160}, std::pair{16, 32}, std::pair{24, 48}})
+      EXPECT_EQ(multiply(p, a, b, rows, wide, kObkF32), c) << "tiles of " << rows << " x " << wide;
   }
 }
 

@@ -20,7 +20,7 @@ const TileLibrary kCpuTiles = {
                void* packed) { obk_gemm_pack(type, n, k, b, b_row, b_col, nullptr, 0, packed); },
         .scratch_bytes = obk_gemm_scratch_bytes,
         .weights = [](int32_t, int64_t, int64_t, int64_t, int64_t) { return WeightRange(); },
-        .nanos = [](int32_t, int64_t, int64_t, int64_t) { return 0.0; },
+        .nanos = [](int32_t, int64_t, int64_t, int64_t, bool) { return 0.0; },
     },
     .conv = {
         .takes = is_float_tile,

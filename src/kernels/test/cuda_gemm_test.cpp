@@ -86,6 +86,12 @@ TEST(CudaGemm, ScratchHoldsEachPassOfATile) {
           const int64_t most = gemm_pass_columns(m), bytes = cuda_gemm_scratch_bytes(&g),
                         little = cuda_gemm_small_scratch_bytes(&g);
           EXPECT_LE(little, bytes);
+          if (packed == 0) {
+            EXPECT_EQ(
+                bytes,
+                activation_stages(OBK_GEMM_SMEM_A) * activation_stage(gemm_pass_rows(m)) + 1024);
+            continue;
+          }
           for (int64_t column = 0; column < n; column += most) {
             const int wide = static_cast<int>((std::min(most, n - column) + 15) / 16 * 16);
             const int rows = gemm_pass_rows(m) + wide, chunks = static_cast<int>((k + 63) / 64);
@@ -138,7 +144,7 @@ TEST(CudaGemm, FewRowsInFloatsReadWeightsOnce) {
           EXPECT_LE(shape.blocks * groups, 64);
         }
         EXPECT_LT(cuda_gemm_small_scratch_bytes(&g), 49152);
-        EXPECT_LT(cuda_gemm_nanos(kObkF32, m, n, k), cuda_gemm_nanos(kObkF32, 9, n, k));
+        EXPECT_LT(cuda_gemm_nanos(kObkF32, m, n, k, true), cuda_gemm_nanos(kObkF32, 9, n, k, true));
       }
 }
 
@@ -158,24 +164,53 @@ TEST(CudaGemm, ScratchHoldsTilesOfFewerColumns) {
       }
 }
 
-// Of two operands that are no weights both lie in the stages, whose length depends on the columns.
+// Weights that no ring loads lie in the stages, whose length depends on the columns.
 TEST(CudaGemm, ScratchHoldsStagesOfFewerColumns) {
-  for (const bool packed : {false, true})
-    for (int64_t m : {16, 32, 64})
-      for (int64_t n = 16; n <= 128; n += 16)
-        for (int64_t k = 64; k <= 2048; k += 64) {
-          ObkGemm g = {};
-          g.a_type = g.b_type = kObkBf16, g.packed = packed, g.m = m, g.n = n, g.k = k;
-          const int k_blocks = static_cast<int>(k / 64), padded = gemm_pass_rows(m);
-          for (int64_t last = 16; last <= n; last += 16) {
-            const auto rows =
-                static_cast<int>(padded + std::min<int64_t>(last, gemm_pass_columns(m)));
-            const int blocks = gemm_stages(rows, k_blocks, packed).blocks;
-            EXPECT_LE(128 * rows * blocks * std::min(4, (k_blocks + blocks - 1) / blocks),
-                      cuda_gemm_scratch_bytes(&g))
-                << m << " x " << n << " x " << k << ", the last tile of " << last;
-          }
+  for (int64_t m : {16, 32, 64})
+    for (int64_t n = 16; n <= 128; n += 16)
+      for (int64_t k = 64; k <= 2048; k += 64) {
+        ObkGemm g = {};
+        g.a_type = g.b_type = kObkBf16, g.packed = 1, g.m = m, g.n = n, g.k = k;
+        const int k_blocks = static_cast<int>(k / 64), padded = gemm_pass_rows(m);
+        for (int64_t last = 16; last <= n; last += 16) {
+          const auto rows =
+              static_cast<int>(padded + std::min<int64_t>(last, gemm_pass_columns(m)));
+          const int blocks = gemm_stages(rows, k_blocks, true).blocks;
+          EXPECT_LE(128 * rows * blocks * std::min(4, (k_blocks + blocks - 1) / blocks),
+                    cuda_gemm_scratch_bytes(&g))
+              << m << " x " << n << " x " << k << ", the last tile of " << last;
         }
+      }
+}
+
+// Of two activations a pass's sums leave by the place of its stages.
+TEST(CudaGemm, ScratchOfTwoActivationsHoldsStagesAndSums) {
+  for (int64_t m : {1, 16, 17, 40, 64, 128})
+    for (int smem_a : {OBK_GEMM_SMEM_A, int{kGemmSmallSmemA}}) {
+      ObkGemm g = {};
+      g.a_type = g.b_type = kObkBf16, g.m = m, g.n = 200, g.k = 1000;
+      const int padded = gemm_pass_rows(m), stages = activation_stages(smem_a);
+      const int64_t bytes = smem_a == kGemmSmallSmemA ? cuda_gemm_small_scratch_bytes(&g)
+                                                      : cuda_gemm_scratch_bytes(&g);
+      EXPECT_GE(stages, 3);
+      EXPECT_GE(bytes, stages * (padded + 64) * 128 + 1023);
+      EXPECT_GE(bytes, 2 * padded * (64 + 4) * 4 + 1023);
+      EXPECT_LE(bytes, smem_a + 1024);
+    }
+}
+
+// f32 of any rows: each pass's stages, and the partial sums that are given from warp to warp.
+TEST(CudaGemm, ScratchOfFloatsHoldsEveryPass) {
+  ObkGemm g = {};
+  g.a_type = g.b_type = kObkF32, g.m = 100, g.n = 100, g.k = 1000;
+  for (int rows : {16, 32, 64}) {
+    EXPECT_GE(cuda_gemm_scratch_bytes(&g), fma_f32_bytes(rows, OBK_GEMM_SMEM_A) + 15);
+    EXPECT_GE(cuda_gemm_small_scratch_bytes(&g), fma_f32_bytes(rows, kGemmSmallSmemA) + 15);
+  }
+  EXPECT_LT(cuda_gemm_small_scratch_bytes(&g), kGemmSmallSmemA);
+  // A tile of few rows costs less than one of many, and less than as many as fill it.
+  for (int32_t type : {kObkF32, kObkTf32, kObkBf16})
+    EXPECT_LT(cuda_gemm_nanos(type, 1, 64, 512, false), cuda_gemm_nanos(type, 64, 64, 512, false));
 }
 
 }  // namespace

@@ -317,6 +317,14 @@ OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
+/* The same where `copies`, without a branch. */
+OBK_DEVICE void copy16_if(bool copies, uint32_t to, const void* from, uint32_t bytes) {
+  asm volatile(
+      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %3, 0;\n\t"
+      "@p cp.async.cg.shared.global [%0], [%1], 16, %2;\n\t}" ::"r"(to),
+      "l"(from), "r"(bytes), "r"((uint32_t)copies)
+      : "memory");
+}
 /* kUnit bytes, 4, 8 or 16; none of them is read where `bytes` is 0. */
 template <int kUnit>
 OBK_DEVICE void copy_unit(uint32_t to, const void* from, uint32_t bytes) {

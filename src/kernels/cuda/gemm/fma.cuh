@@ -1,5 +1,5 @@
-/* kernels/cuda/gemm/fma.cuh — product tiles on CUDA cores: exact f32 (no tensor cores), f64, and
- * int8 or uint8 with zero points to int32.
+/* kernels/cuda/gemm/fma.cuh — product tiles on CUDA cores: f64, and int8 or uint8 with zero points
+ * to int32; f32: fma_f32.cuh.
  *
  * A pass is 64 x 64 of C, each of 256 threads 4 x 4. Each 32 k make a partial sum of its own, in
  * order of k; partial sums are added in their order. So a sum's order depends on k alone. Packed B:
@@ -19,16 +19,6 @@ static __device__ __forceinline__ ObkGemm& tile_arguments() {
   return g;
 }
 
-struct FmaF32 {
-  typedef float Sum;
-  typedef float Packed;
-  static __device__ Sum read(const void* p, int64_t i, int type) {
-    if (type == kObkF32) return ((const float*)p)[i];
-    return type == kObkF16 ? load((const f16*)p, i) : load((const bf16*)p, i);
-  }
-  static __device__ Sum zero(const void*, int64_t, int) { return 0; }
-  static __device__ Sum fma(Sum a, Sum b, Sum c) { return ::fmaf(a, b, c); }
-};
 struct FmaF64 {
   typedef double Sum;
   typedef double Packed;

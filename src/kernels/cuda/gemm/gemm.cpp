@@ -152,11 +152,15 @@ FmaRowsShape fma_rows_shape_of(int64_t m, int64_t n) {
 }
 
 int64_t scratch_bytes(const ObkGemm& g, int smem_a, bool has_ring) {
-  if (g.a_type == kObkTf32) return kTf32Stages * kTf32StageBytes + 16;
+  if (g.a_type == kObkTf32) return kTf32Stages * f32_block_bytes(kFmaTile) + 16;
   if (!OBK_IS_HALF(g.a_type)) {
     const int64_t sum = g.a_type == kObkF64 ? 8 : 4;
     int64_t most =
-        2 * sum * (kFmaTile * (kFmaDepth + kFmaPad) + kFmaDepth * (kFmaTile + kFmaPad)) + 16;
+        g.a_type == kObkF32
+            ? std::max({fma_f32_bytes(16, smem_a), fma_f32_bytes(32, smem_a),
+                        fma_f32_bytes(64, smem_a)}) +
+                  16
+            : 2 * sum * (kFmaTile * (kFmaDepth + kFmaPad) + kFmaDepth * (kFmaTile + kFmaPad)) + 16;
     if (g.packed && smem_a >= kFewRowsLeastSmem && is_few_rows(g.a_type, g.m, g.n))
       for (int groups = 1; groups <= (g.n + 15) / 16; ++groups)  // the last tile has fewer
         most = std::max<int64_t>(
@@ -168,6 +172,10 @@ int64_t scratch_bytes(const ObkGemm& g, int smem_a, bool has_ring) {
     return most;
   }
   const int rows = gemm_pass_rows(g.m), k_blocks = static_cast<int>(chunks_of(g.k));
+  if (!g.packed)  // stages; the sums' way out lies on them; aligned
+    return std::max(activation_stages(smem_a) * activation_stage(rows),
+                    2 * rows * (kActivationColumns + 4) * 4) +
+           1024;
   const int64_t pass = gemm_pass_columns(g.m);
   const int columns = static_cast<int>(round_up(std::min<int64_t>(g.n, pass), 16));
   // Weights come through the ring where there is one, else behind the activations.
@@ -175,16 +183,15 @@ int64_t scratch_bytes(const ObkGemm& g, int smem_a, bool has_ring) {
   // The last of several passes has fewer columns, and so has the last tile of a product: their
   // stages may be longer.
   for (int wide = 16; wide <= columns; wide += 16) {
-    for (bool ring : {g.packed != 0 && has_ring, false}) {
+    for (bool ring : {has_ring, false}) {
       const int all = ring ? rows : rows + wide;
-      const int blocks =
-          gemm_stages(all, k_blocks, ring ? rows == 16 : g.packed != 0, smem_a).blocks;
+      const int blocks = gemm_stages(all, k_blocks, ring ? rows == 16 : true, smem_a).blocks;
       const int stages = blocks ? std::min(4, (k_blocks + blocks - 1) / blocks) : 0;
       most = std::max(most, int64_t{128} * all * blocks * stages);
     }
   }
-  if (g.packed && has_ring) {  // a tile of a known shape: its operands, and sums behind them: a
-                               // plane, of few rows four
+  if (has_ring) {  // a tile of a known shape: its operands, and sums behind them: a
+                   // plane, of few rows four
     const int64_t lines = g.m < 8 ? g.m : round_up(g.m, 8);
     const bool stages = g.m > 32 && g.n > columns;
     const int64_t operands = lines * 128 * (stages ? 4 : std::max<int64_t>(chunks_of(g.k), 4));
@@ -246,9 +253,18 @@ int64_t cuda_pipelined_gemm_stage(int64_t rows, int64_t n, int64_t k) {
                               static_cast<int>(chunks_of(k)));
 }
 
-double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
-  const double area = static_cast<double>(m) * static_cast<double>(n);
+double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k, bool packed) {
+  if (OBK_IS_HALF(type) && !packed) {
+    using Tile = machine::cuda_costs::GemmActivations;
+    constexpr int64_t most = kActivationColumns;
+    const double passes = static_cast<double>((m + 63) / 64 * ((n + most - 1) / most));
+    const double columns = static_cast<double>(round_up(std::min(n, most), 16));
+    const double products = 2 * 64 * gemm_pass_rows(m) * columns / Tile::kFlops;
+    return passes *
+           (Tile::kBegin + static_cast<double>(chunks_of(k)) * std::max(products, Tile::kBlock));
+  }
   if (OBK_IS_HALF(type)) {
+    const double area = static_cast<double>(m) * static_cast<double>(n);
     // Without what a phase costs whatever it does: the rows of A, which many SMs share; weights,
     // and those that find no place in the ring before the barrier; what the warps read from shared
     // memory for each 64 of k; the sums' way out. Larger tiles go over k in passes, three times as
@@ -274,7 +290,7 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
     return Tile::kBegin + brought +
            passes * (static_cast<double>(chunks_of(k)) * fragments + Tile::kOut * area);
   }
-  if (is_few_rows(type, m, n)) {
+  if (packed && is_few_rows(type, m, n)) {
     // Weights stream, or are multiplied with all rows, those that are not there too; and each round
     // is joined.
     using Few = machine::cuda_costs::GemmFmaFewRows;
@@ -284,7 +300,7 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
     return Few::kBegin + Few::kRound * shape.rounds +
            std::max(4 * weights / Few::kBytes, 2 * rows * weights / Few::kFlops);
   }
-  if (is_fma_rows(type, m, n)) {
+  if (packed && is_fma_rows(type, m, n)) {
     // Both operands stream, or all rows in eights are multiplied; and rounds are joined.
     using Rows = machine::cuda_costs::GemmFmaRows;
     const int groups = static_cast<int>((n + 15) / 16), log = fma_rows_shape(8, groups).log_pieces;
@@ -295,14 +311,26 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
                4 * static_cast<double>(m + 16 * groups) * static_cast<double>(k) / Rows::kBytes,
                2 * high * wide * static_cast<double>(k) / Rows::kFlops);
   }
+  if (type == kObkF32 || type == kObkTf32) {
+    // Both operands come by stages for each pass, or are multiplied: of 16, 32 or 64 rows, of a
+    // half of the columns (by half of the warps, which hide less of one another's waits) or of all.
+    // On CUDA cores a thread reads its rows of A and four columns of B for each k.
+    using Tile = machine::cuda_costs::GemmF32;
+    const double passes = std::ceil(m / 64.0) * std::ceil(n / 64.0);
+    const double rows = static_cast<double>(gemm_pass_rows(m)),
+                 columns = static_cast<double>(round_up(std::min<int64_t>(n, kFmaTile), 32));
+    const double bytes = 4 * (static_cast<double>(std::min<int64_t>(m, kFmaTile)) + columns);
+    const double products = type == kObkTf32
+                                ? rows * (columns + kFmaTile) / Tile::kTf32Flops
+                                : 4 * (columns + kFmaTile) * (rows / 8 + 4) / Tile::kSharedBytes;
+    return passes *
+           (Tile::kBegin + static_cast<double>(k) * std::max(bytes / Tile::kBytes, products));
+  }
   using Fma = machine::cuda_costs::GemmFma;
   // On CUDA cores a pass is 64 x 64 whatever it holds: streaming, and the sums.
   const int64_t width = type == kObkF64 ? 8 : 4;
   const double passes = std::ceil(m / 64.0) * std::ceil(n / 64.0);
   const double flops = passes * 2.0 * 64 * 64 * static_cast<double>(k);
-  if (type == kObkTf32)  // operands come by stages, and their fragments word by word
-    return Fma::kBegin + static_cast<double>((m + n) * k * width) / Fma::kTf32Bytes +
-           flops / Fma::kTf32Flops;
   return Fma::kBegin + static_cast<double>((m + n) * k * width) / Fma::kBytes +
          flops / (width == 4 ? Fma::kFlops32 : Fma::kFlops64);
 }

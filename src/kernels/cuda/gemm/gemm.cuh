@@ -2,7 +2,8 @@
  * by all 256 threads of a CTA.
  *
  *   obk::gemm_tile<kObkF16>(w, g)    f16, bf16: tensor cores, float sums; tf32 (f32 rounded where
- *                                  it is multiplied): gemm_tf32.cuh; f32, f64, int8: fma.cuh
+ *                                  it is multiplied): gemm_tf32.cuh; f32: fma_f32.cuh; f64, int8:
+ *                                  fma.cuh
  *   obk::gemm_tile_of<kObkF16, FixedShape<...>>(w, g)    the same of a shape that the body knows
  *
  * Any m, n, k, strides and alignment. A in global or in shared memory; B packed by
@@ -25,8 +26,10 @@
 
 #include "core/dialect.cuh"
 #include "gemm/fma.cuh"
+#include "gemm/fma_f32.cuh"
 #include "gemm/fma_few_rows.cuh"
 #include "gemm/fma_rows.cuh"
+#include "gemm/gemm_activations.cuh"
 #include "gemm/gemm_fixed.cuh"
 #include "gemm/gemm_mma.cuh"
 #include "gemm/gemm_skinny.cuh"
@@ -38,7 +41,7 @@
 
 namespace obk {
 
-/* Any rows, columns, k and operands, in passes. */
+/* Any rows, columns and k, by packed weights, in passes. */
 template <bool kBfloat>
 static __device__ __noinline__ void gemm16_passes() {
   const ObkGemm g = tile_arguments();
@@ -56,16 +59,11 @@ static __device__ __noinline__ void gemm16_passes() {
       p.accumulate = g.accumulate != 0;
       p.a = {(const uint16_t*)g.a + row * g.a_row, g.a_row, g.a_col, p.rows, k, 0};
       p.a.choose();
-      if (g.packed) {
-        p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
-        p.weights.pitch = (n + 15) >> 4 << 1; /* the tile's columns lie together */
-        p.weights.from =
-            (const char*)g.b + (int64_t)((int)g.column >> 3) * chunks * 1024 + (column >> 3) * 1024;
-        p.ring = ring_state().pages > 0;
-      } else {
-        p.b = {(const uint16_t*)g.b + column * g.b_col, g.b_col, g.b_row, p.columns, k, 0};
-        p.b.choose();
-      }
+      p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
+      p.weights.pitch = (n + 15) >> 4 << 1; /* the tile's columns lie together */
+      p.weights.from =
+          (const char*)g.b + (int64_t)((int)g.column >> 3) * chunks * 1024 + (column >> 3) * 1024;
+      p.ring = ring_state().pages > 0;
       Ring ring;
       if (p.ring) ring.open(p.weights);
       pass_mma<kBfloat, 6>(ring, work, p);
@@ -76,14 +74,15 @@ template <int kType>
 static __device__ __forceinline__ void gemm_tile(ObkLanes*, const ObkGemm& g) {
   if (threadIdx.x == 0) tile_arguments() = g;
   __syncthreads();
-  if (kType == kObkF16)
-    gemm16_passes<false>();
-  else if (kType == kObkBf16)
-    gemm16_passes<true>();
+  constexpr bool kBfloat = kType == kObkBf16;
+  if ((kType == kObkF16 || kBfloat) && g.packed)
+    gemm16_passes<kBfloat>();
+  else if (kType == kObkF16 || kBfloat)
+    gemm16_activations<kBfloat>();
   else if (kType == kObkF64)
     fma_tile<FmaF64>();
   else if (kType == kObkF32)
-    fma_tile<FmaF32>();
+    fma_f32_tile();
   else if (kType == kObkTf32)
     tf32_tile();
   else

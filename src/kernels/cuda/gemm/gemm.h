@@ -39,8 +39,9 @@ int64_t cuda_gemm_small_scratch_bytes(const ObkGemm* gemm);
 /// The same with a ring.
 int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm);
 
-/// Predicted nanoseconds of one tile of m x n over all of k on one SM, all SMs at work.
-double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k);
+/// Predicted nanoseconds of one tile of m x n over all of k on one SM, all SMs at work. packed: B
+/// is packed weights.
+double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k, bool packed);
 
 /// One tile of a product with a kernel of its own (pipelined_gemm.cuh), in nanoseconds; and the
 /// blocks of 64 k that are one of its stages, of a part of k.

@@ -37,29 +37,35 @@ static __device__ inline uint32_t two(const uint16_t* p, int64_t stride, int n) 
 }
 
 /* Blocks first .. first + blocks of 64 k to shared memory at `to`: [block][padded rows][128 bytes].
- * Any strides and alignment; threads copy where the asynchronous copies cannot. */
+ * Any strides and alignment; threads copy where the asynchronous copies cannot. A warp takes pieces
+ * of four rows, or where rows are neighbours in memory a piece of 32. */
 static __device__ __noinline__ void load_rows_plainly(uint32_t to, int padded, Rows16 x, int first,
                                                       int blocks) {
-  const bool neighbours = x.row == 1; /* threads side by side take rows, else pieces of a row */
+  const bool neighbours = x.row == 1;
+  const int first_row = neighbours ? threadIdx.x & 31 : threadIdx.x >> 3;
+  const int piece = neighbours ? threadIdx.x >> 5 : threadIdx.x & 7;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < blocks * 8 * padded; i += OBK_THREADS) {
-    const int r = neighbours ? i % padded : i / 8 % padded;
-    const int piece = neighbours ? i / padded % 8 : i % 8, block = i / padded / 8;
-    const int k = (first + block) * 64 + piece * 8, left = r < x.rows ? x.k - k : 0;
-    const uint16_t* p = x.at + r * x.row + k * x.col;
-    const uint32_t at = to + (block * padded + r) * 128 + ((piece ^ (r & 7)) << 4);
-    uint32_t v[4];
-    if (x.mode == 0) {
-      copy16_partly(at, left > 0 ? p : x.at, left >= 8 ? 16u : left > 0 ? left * 2u : 0u);
-      continue;
-    }
-    if (x.mode == 1 && left >= 8) {
-      memcpy(v, __builtin_assume_aligned(p, 16), 16);
-    } else {
+  for (int block = 0; block < blocks; ++block, to += padded * 128) {
+    const int k = (first + block) * 64 + piece * 8;
+    const uint16_t* from = x.at + k * x.col;
+#pragma unroll 1
+    for (int r = first_row; r < padded; r += OBK_THREADS / 8) {
+      const int left = r < x.rows ? x.k - k : 0;
+      const uint16_t* p = from + r * x.row;
+      const uint32_t at = to + r * 128 + ((piece ^ (r & 7)) << 4);
+      uint32_t v[4];
+      if (x.mode == 0) {
+        copy16_partly(at, left > 0 ? p : x.at, left >= 8 ? 16u : left > 0 ? left * 2u : 0u);
+        continue;
+      }
+      if (x.mode == 1 && left >= 8) {
+        memcpy(v, __builtin_assume_aligned(p, 16), 16);
+      } else {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) v[e] = two(p + 2 * e * x.col, x.col, left - 2 * e);
+        for (int e = 0; e < 4; ++e) v[e] = two(p + 2 * e * x.col, x.col, left - 2 * e);
+      }
+      store_shared16(at, v);
     }
-    store_shared16(at, v);
   }
 }
 
@@ -77,7 +83,7 @@ static __device__ __noinline__ void load_atoms(uint32_t to, const char* from, in
 
 /* What a pass over k works on: a rectangle of C no larger than the registers hold. */
 struct Pass16 {
-  Rows16 a, b;         /* b: plain B as rows of columns */
+  Rows16 a;
   WeightPages weights; /* packed B */
   bool ring;
   int padded, blocks16; /* rows of A, a power of two; blocks of 16 columns */
@@ -101,7 +107,7 @@ struct Stages16 {
   __device__ __forceinline__ Stages16(const Pass16& p, uint32_t at) : work(at) {
     k_blocks = (p.a.k + 63) >> 6, groups = p.blocks16 * 2;
     const int rows = p.padded + (p.ring ? 0 : groups * 8);
-    blocks = gemm_stages(rows, k_blocks, p.ring ? p.padded == 16 : p.weights.groups > 0).blocks;
+    blocks = gemm_stages(rows, k_blocks, p.ring ? p.padded == 16 : true).blocks;
     bytes = blocks * rows * 128, behind = blocks * p.padded * 128, block_bytes = p.padded * 128;
     const int r = threadIdx.x >> 3, piece = threadIdx.x & 7;
     mine = r * 128 + ((piece ^ (r & 7)) << 4);
@@ -119,12 +125,7 @@ struct Stages16 {
       if (count > 0) {
         load_rows_plainly(at(stage), p.padded, p.a, first, count);
         const uint32_t to = at(stage) + behind;
-        if (p.ring) {
-        } else if (p.weights.groups > 0) {
-          load_atoms(to, p.weights.from, groups, p.weights.pitch, first, count);
-        } else {
-          load_rows_plainly(to, groups * 8, p.b, first, count);
-        }
+        if (!p.ring) load_atoms(to, p.weights.from, groups, p.weights.pitch, first, count);
       }
     } else {
       uint32_t to = at(stage) + mine;

@@ -90,18 +90,34 @@ OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks, int small,
   return s;
 }
 
+/* Of two activations (gemm_activations.cuh): columns of a pass; stages; bytes of one. */
+enum { kActivationColumns = 64 };
+constexpr int activation_stages(int smem_a) { return smem_a / 16384; }
+constexpr int activation_stage(int padded) { return (padded + kActivationColumns) * 128; }
+
 /* CUDA cores: a tile of C, and the k of a partial sum, which is also what lies in shared memory. */
 enum {
   kFmaTile = 64,
   kFmaDepth = 32,
   kFmaPad = 4,
-  /* The same by tensor cores, operands rounded to tf32: floats from row to row of A, of B; stages
-   * in flight, a power of two. */
-  kTf32PitchA = kFmaDepth + 4,
-  kTf32PitchB = kFmaTile + 8,
-  kTf32Stages = 4,
-  kTf32StageBytes = 4 * (kFmaTile * kTf32PitchA + kFmaDepth * kTf32PitchB)
+  /* f32 operands in stages (f32_stages.cuh): floats from row to row of A, of B; by tensor cores,
+   * stages in flight and the one that is read. */
+  kF32PitchA = kFmaDepth + 4,
+  kF32PitchB = kFmaTile + 8,
+  kTf32Stages = 4
 };
+/* A block of 32 k, of as many rows of A. */
+constexpr int f32_block_bytes(int rows) { return 4 * (rows * kF32PitchA + kFmaDepth * kF32PitchB); }
+/* By CUDA cores (fma_f32.cuh), a pass of 16, 32 or 64 rows: blocks of 32 k in a stage, each read by
+ * a group of warps; places of stages; bytes with the partial sums that a group gives to another. */
+constexpr int fma_f32_blocks(int smem_a) { return smem_a > kGemmSmallSmemA ? 2 : 1; }
+constexpr int fma_f32_places(int rows, int smem_a) {
+  return fma_f32_blocks(smem_a) == 1 || rows > 32 ? 2 : rows > 16 ? 3 : 4;
+}
+constexpr int fma_f32_bytes(int rows, int smem_a) {
+  return fma_f32_places(rows, smem_a) * fma_f32_blocks(smem_a) * f32_block_bytes(rows) +
+         (fma_f32_blocks(smem_a) - 1) * 2 * rows * kFmaTile * 4;
+}
 
 /* f32 of few rows (fma_few_rows.cuh): rows and columns of a tile at most; the least shared memory
  * for operands of a machine that has such tiles; pieces of a round, of 32 k by 16 columns; bytes of

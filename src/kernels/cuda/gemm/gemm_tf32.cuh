@@ -2,144 +2,105 @@
  * operand is rounded to 10 bits of mantissa (cvt.rna.tf32) on its way from shared memory to the
  * tensor cores; sums are float.
  *
- * A pass is up to 64 x 64 of C. Operands come as they are, in stages of 32 k, four in flight: rows
- * of A of 36 floats, rows of B of 72, so that fragments meet no bank twice. Eight warps share the
- * rectangle, 16 rows each, then columns. Any strides and alignment; A in global or shared memory;
- * packed B lies as that of f32 (fma.cuh). The order of a sum depends on k alone. Needs sm_80. */
+ * A pass is up to 64 x 64 of C, its operands in stages of 32 k (f32_stages.cuh). Each of a stage's
+ * four steps of 8 k has a sum of its own, (0 + 1) + (2 + 3) at the end: the order depends on k
+ * alone. A warp has 32 columns of 32 rows, or of 16 where there are no more, so that it reads
+ * little of shared memory for each product; of up to 32 rows it has one of the steps, of more two.
+ * Needs sm_80. */
 #ifndef OBK_GEMM_TF32_CUH
 #define OBK_GEMM_TF32_CUH
 
-#include "gemm/fma.cuh"
+#include "gemm/f32_stages.cuh"
 
 namespace obk {
 
-/* A stage of a pass comes to shared memory at `at`: k from `first` on. */
-struct Tf32Stage {
-  const float *a, *b; /* of the pass: its first row; its first column, or packed B */
-  int64_t a_row, a_col, b_row, b_col;
-  int rows, columns, k;
-  int a_mode, b_mode; /* 0 by 16 bytes, 1 by elements, 2 by elements of shared memory, 3 packed */
-
-  __device__ __forceinline__ Tf32Stage(const ObkGemm& g, int64_t row, int64_t column) {
-    rows = g.m - row < kFmaTile ? (int)(g.m - row) : (int)kFmaTile;
-    columns = g.n - column < kFmaTile ? (int)(g.n - column) : (int)kFmaTile;
-    k = (int)g.k, a_row = g.a_row, a_col = g.a_col, b_row = g.b_row, b_col = g.b_col;
-    a = (const float*)g.a + row * a_row;
-    a_mode = __isShared(a)                                                              ? 2
-             : a_col == 1 && ((uint64_t)a & 15) == 0 && ((a_row & 3) == 0 || rows <= 1) ? 0
-                                                                                        : 1;
-    if (g.packed) {
-      b = (const float*)g.b + (g.column + column) * g.k, b_mode = 3;
-    } else {
-      b = (const float*)g.b + column * b_col;
-      const bool whole = columns % 4 == 0 && ((uint64_t)b & 15) == 0 && (b_row & 3) == 0;
-      b_mode = b_col == 1 && whole ? 0 : 1;
-    }
-  }
-  __device__ __forceinline__ void load(uint32_t at, int first) const {
-    const int thread = threadIdx.x, left = k - first;
-    if (a_mode == 0) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int r = (thread + e * 256) >> 3, q = (thread & 7) * 4, there = left - q;
-        if (r < rows)
-          copy16_partly(at + (r * kTf32PitchA + q) * 4, there > 0 ? a + r * a_row + first + q : a,
-                        there >= 4  ? 16u
-                        : there > 0 ? there * 4u
-                                    : 0u);
-      }
-    } else {
-      const bool down = a_row == 1; /* threads side by side take rows, else k */
-#pragma unroll 1
-      for (int i = thread; i < kFmaTile * kFmaDepth; i += 256) {
-        const int r = down ? i % kFmaTile : i / kFmaDepth;
-        const int q = down ? i / kFmaTile : i % kFmaDepth;
-        if (r >= rows) continue;
-        const bool there = q < left;
-        const float* from = there ? a + r * a_row + (first + q) * a_col : a;
-        const uint32_t to = at + (r * kTf32PitchA + q) * 4;
-        if (a_mode == 2)
-          store_shared(to, there ? *from : 0.0f);
-        else
-          copy_unit<4>(to, from, there ? 4u : 0u);
-      }
-    }
-    const uint32_t behind = at + kFmaTile * kTf32PitchA * 4;
-    if (b_mode == 1) {
-      const bool along = b_row == 1; /* neighbours are k */
-#pragma unroll 1
-      for (int i = thread; i < kFmaTile * kFmaDepth; i += 256) {
-        const int q = along ? i % kFmaDepth : i / kFmaTile;
-        const int c = along ? i / kFmaDepth : i % kFmaTile;
-        if (c < columns)
-          copy_unit<4>(behind + (q * kTf32PitchB + c) * 4,
-                       q < left ? b + (first + q) * b_row + c * b_col : b, q < left ? 4u : 0u);
-      }
-      return;
-    }
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int q = (thread + e * 256) >> 4, c = (thread & 15) * 4;
-      if (c >= columns) continue;
-      const float* from = b_mode == 3 ? b + ((int64_t)(c >> 4) * k + first + q) * 16 + (c & 15)
-                                      : b + (first + q) * b_row + c;
-      copy16_partly(behind + (q * kTf32PitchB + c) * 4, q < left ? from : b, q < left ? 16u : 0u);
-    }
-  }
-};
-
+/* kHigh: sixteens of a warp's rows; kGroups: of warps, that share out a stage's steps. */
+template <int kHigh, int kGroups>
 static __device__ __forceinline__ void tf32_pass(const ObkGemm& g, int64_t row, int64_t column) {
+  constexpr int kChains = 4 / kGroups, kWarps = 8 / kGroups, kThreads = kWarps * 32;
   const uint32_t work = (shared_address(g.scratch) + 15) & ~15u;
-  const Tf32Stage stage(g, row, column);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int log = stage.rows <= 16 ? 0 : stage.rows <= 32 ? 1 : 2; /* of warps along the rows */
-  const int wide = 1 << log; /* a warp's blocks of 8 columns */
-  const int first_row = (warp & (wide - 1)) * 16, first_column = (warp >> log) * wide * 8;
+  F32Stage stage(g, row, column, kFmaTile);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / kWarps;
+  const int first_row = warp % kWarps / 2 * (16 * kHigh), first_column = warp % 2 * 32;
   const bool busy = first_row < stage.rows && first_column < stage.columns;
-  const uint32_t a_at = work + ((first_row + lane / 4) * kTf32PitchA + lane % 4) * 4;
+  /* The lane's row of ldmatrix, four floats: 8 rows, the next 8, and both of the next four k. */
+  const int first_k = group * kChains * 8;
+  const uint32_t a_at = ((first_row + lane % 16) * kF32PitchA + first_k + lane / 16 * 4) * 4;
   const uint32_t b_at =
-      work + kFmaTile * kTf32PitchA * 4 + (lane % 4 * kTf32PitchB + first_column + lane / 4) * 4;
-  float sum[4][4] = {};
-  const int steps = (stage.k + kFmaDepth - 1) / kFmaDepth;
-#pragma unroll 1
-  for (int s = -kTf32Stages + 1; s < steps; ++s) {
-    if (s >= 0) copy16_wait<kTf32Stages - 2>(), __syncthreads();
-    const int next = s + kTf32Stages - 1;
-    if (next < steps)
-      stage.load(work + (next & (kTf32Stages - 1)) * kTf32StageBytes, next * kFmaDepth);
-    copy16_commit(); /* empty at the end, so that the count of groups is the same */
-    if (s < 0 || !busy) continue;
-    const uint32_t at = (s & (kTf32Stages - 1)) * kTf32StageBytes;
+      stage.behind + ((first_k + lane % 4) * kF32PitchB + first_column + lane / 4) * 4;
+  float sum[kChains][kHigh][4][4] = {};
+  each_f32_stage<kTf32Stages, 1, kFmaTile, true>(stage, work, [&](uint32_t at, int) {
+    if (!busy) return;
 #pragma unroll
-    for (int t = 0; t < kFmaDepth / 8; ++t) {
-      uint32_t a[4];
+    for (int t = 0; t < kChains; ++t) {
+      uint32_t a[kHigh][4], b[4][2];
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        a[e] = round_tf32(
-            load_shared(a_at + at + ((e & 1) * 8 * kTf32PitchA + t * 8 + (e >> 1) * 4) * 4));
+      for (int h = 0; h < kHigh; ++h) {
+        load_matrices(a[h], at + a_at + (h * 16 * kF32PitchA + t * 8) * 4);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[h][e] = round_tf32(__uint_as_float(a[h][e]));
+      }
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        if (n < wide) {
-          const uint32_t from = b_at + at + (t * 8 * kTf32PitchB + n * 8) * 4;
-          mma_16x8x8(sum[n], a, round_tf32(load_shared(from)),
-                     round_tf32(load_shared(from + 4 * kTf32PitchB * 4)));
-        }
-    }
-  }
-  copy16_wait<0>();
-  if (busy) {
-    float* c = (float*)g.c + row * g.c_row + column;
 #pragma unroll
-    for (int n = 0; n < 4; ++n)
+        for (int e = 0; e < 2; ++e)
+          b[n][e] = round_tf32(load_shared(at + b_at + ((t * 8 + e * 4) * kF32PitchB + n * 8) * 4));
+#pragma unroll
+      for (int h = 0; h < kHigh; ++h)
+#pragma unroll
+        for (int n = 0; n < 4; ++n) mma_16x8x8(sum[t][h][n], a[h], b[n][0], b[n][1]);
+    }
+  });
+  float(&all)[kHigh][4][4] = sum[0];
+  const auto each = [&](auto&& f) {
+#pragma unroll
+    for (int h = 0; h < kHigh; ++h)
+#pragma unroll
+      for (int n = 0; n < 4; ++n) f(h, n);
+  };
+  if constexpr (kChains == 2)
+    each([&](int h, int n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) all[h][n][e] += sum[kChains - 1][h][n][e];
+    });
+  /* To the group before, where the operands lay: `from` gives, `from - step` adds. */
+  const uint32_t mine = work + (threadIdx.x % kThreads) * 16;
+  const auto join = [&](int step) {
+    const auto place = [&](int of, int h, int n) {
+      return mine + (of * kHigh * 4 + h * 4 + n) * (kThreads * 16);
+    };
+    __syncthreads();
+    if (group % (2 * step) == step)
+      each([&](int h, int n) {
+        uint32_t words[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) words[e] = __float_as_uint(all[h][n][e]);
+        store_shared16(place(group, h, n), words);
+      });
+    __syncthreads();
+    if (group % (2 * step) == 0)
+      each([&](int h, int n) {
+        uint32_t words[4];
+        load_shared16(words, place(group + step, h, n));
+#pragma unroll
+        for (int e = 0; e < 4; ++e) all[h][n][e] += __uint_as_float(words[e]);
+      });
+  };
+  join(1);
+  if (kGroups == 4) join(2);
+  if (busy && group == 0) {
+    float* c = (float*)g.c + row * g.c_row + column;
+    each([&](int h, int n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int y = first_row + lane / 4 + (e >> 1) * 8;
+        const int y = first_row + h * 16 + lane / 4 + (e >> 1) * 8;
         const int x = first_column + n * 8 + lane % 4 * 2 + (e & 1);
-        if (n < wide && y < stage.rows && x < stage.columns) {
+        if (y < stage.rows && x < stage.columns) {
           float* to = c + y * g.c_row + x;
-          *to = g.accumulate ? *to + sum[n][e] : sum[n][e];
+          *to = g.accumulate ? *to + all[h][n][e] : all[h][n][e];
         }
       }
+    });
   }
   __syncthreads();
 }
@@ -149,7 +110,15 @@ static __device__ __noinline__ void tf32_tile() {
 #pragma unroll 1
   for (int64_t column = 0; column < g.n; column += kFmaTile)
 #pragma unroll 1
-    for (int64_t row = 0; row < g.m; row += kFmaTile) tf32_pass(g, row, column);
+    for (int64_t row = 0; row < g.m; row += kFmaTile) {
+      const int64_t left = g.m - row;
+      if (left <= 16)
+        tf32_pass<1, 4>(g, row, column);
+      else if (left <= 32)
+        tf32_pass<2, 4>(g, row, column);
+      else
+        tf32_pass<2, 2>(g, row, column);
+    }
 }
 
 }  // namespace obk
