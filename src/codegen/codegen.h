@@ -41,14 +41,4 @@ struct Source {
 Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks,
             const kernels::TileLibrary& tiles = kernels::kCpuTiles);
 
-/// Whether the last operand (a product's B, a convolution's W) is a weight that is packed ahead for
-/// the tile library: then its operand is the packed bytes.
-bool work_packs_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks,
-                        const schedule::Work& work, const kernels::TileLibrary& tiles);
-
-/// A product whose B is several matrices, one after another when packed: the dimension of the
-/// work's rows that numbers them, or -1; and the number of the matrix that a row meets.
-int packed_matrix_dim(const stitch::Group& group, const schedule::Work& work);
-int64_t matrix_of_row(const schedule::Work& work, int dim, int64_t row);
-
 }  // namespace obelisk::codegen

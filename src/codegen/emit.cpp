@@ -28,7 +28,7 @@ Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule:
       source.scratch.emplace_back();
       continue;
     }
-    const bool packed = work_packs_weights(plan, tasks, work, tiles);
+    const bool packed = schedule::work_packs_weights(plan.groups[work.group], tasks, work, tiles);
     EmittedBody body =
         group.kind == stitch::GroupKind::kBlock
             ? emit_block(graph, group)

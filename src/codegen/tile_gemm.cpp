@@ -136,7 +136,7 @@ void BodyEmitter::product(bool vectors) {
   if (packed_b_) {
     std::string from = fmt::format("x[{}]", x_b);
     if (!product.batch.empty()) {
-      const int dim = packed_matrix_dim(group_, work_);
+      const int dim = schedule::packed_matrix_dim(group_, work_);
       const int64_t bytes = tiles_.gemm.packed_bytes(static_cast<int32_t>(product.b_type),
                                                      product.n[0].extent, product.k[0].extent);
       from = fmt::format("(const char*){} + {} * {}", from, var(dim), param(bytes));

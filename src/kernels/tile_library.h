@@ -83,7 +83,8 @@ struct GemmTiles {
   /// is not OBK_GEMM_SMEM_A (kernels/cuda/gemm/gemm_shape.h); 0: that.
   int smem_a = 0;
   WeightRange (*weights)(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1);
-  /// Nanoseconds of one tile of m x n on one SM, for the cut; 0: the device's rates decide.
+  /// Nanoseconds of one tile of m x n on one SM, for the cut; 0: the device's rates decide. packed:
+  /// B is packed weights.
   double (*nanos)(int32_t type, int64_t m, int64_t n, int64_t k, bool packed);
   std::optional<PipelinedGemmTiles> pipelined = std::nullopt;
   std::optional<SplitKTiles> split_k = std::nullopt;

@@ -74,7 +74,7 @@ kernels::WeightRange weights_of(const stitch::Group& group, const schedule::Work
                            task.c1 * p.b_count());
     if (!p.batch.empty())
       range.offset +=
-          codegen::matrix_of_row(work, codegen::packed_matrix_dim(group, work), task.r0) *
+          schedule::matrix_of_row(work, schedule::packed_matrix_dim(group, work), task.r0) *
           tiles.gemm.packed_bytes(type, p.n[0].extent, p.k[0].extent);
     return range;
   }
@@ -97,7 +97,7 @@ void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks,
   for (auto& list : program.lists) {
     for (ObkTask& task : list) {
       const schedule::Work& work = tasks.works[task.work];
-      if (work.grid() || !codegen::work_packs_weights(plan, tasks, work, tiles))
+      if (work.grid() || !schedule::work_packs_weights(plan.groups[work.group], tasks, work, tiles))
         continue;  // tasks of a grid have no ring
       const kernels::WeightRange range = weights_of(plan.groups[work.group], work, tiles, task);
       CHECK(range.bytes <= INT32_MAX,
@@ -199,7 +199,8 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan,
     if (record.label.empty() && record.body >= 0) record.label = program.bodies[record.body].label;
     record.task_nanos = work.predicted_nanos;
     record.floor_nanos = floors[w];
-    const bool packs = codegen::work_packs_weights(plan, tasks, work, *source.tiles);
+    const bool packs =
+        schedule::work_packs_weights(plan.groups[work.group], tasks, work, *source.tiles);
     for (size_t k = 0; k < work.buffers.size(); ++k) {
       const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];
       Place place{buffer.kind,

@@ -12,6 +12,7 @@
 #include "schedule/dispatch.h"
 #include "schedule/floor.h"
 #include "schedule/memory_order.h"
+#include "schedule/packed_weights.h"
 #include "schedule/shadow_run.h"
 #include "schedule/task_graph.h"
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "schedule/packed_weights.h"
 #include "schedule/schedule.h"
 #include "schedule/tile_conv.h"
 
@@ -9,23 +10,10 @@ namespace obelisk::schedule {
 
 using stitch::Group;
 
-namespace {
-
-/// Whether B is weights that lie packed. Of a batch only 16-bit ones do.
-bool reads_packed_weights(const Group& group, const TaskGraph& graph, const Cutting& cut,
-                          const Work& work) {
-  const std::vector<stitch::Product::Dim>& batch = group.product.batch;
-  const bool packs = batch.empty() || (cut.tiles.gemm.packs_batches && batch.size() == 1 &&
-                                       batch[0].a != 0 && byte_size(group.product.b_type, 1) == 2);
-  return packs && graph.buffers[work.buffers.back()].kind == BufferKind::kWeight;
-}
-
-}  // namespace
-
 bool cut_by_cost(const Group& group, const TaskGraph& graph, const Cutting& cut, Work& work) {
   const kernels::TileLibrary& tiles = cut.tiles;
   const int32_t type = group.product.tile_type();
-  const bool packed = reads_packed_weights(group, graph, cut, work);
+  const bool packed = work_packs_weights(group, graph, work, tiles);
   const int64_t inner = tile_span(group, work.nest), n = work.nest.column_count(),
                 k = group.product.k[0].extent;
   if (inner == 0 || n == 0 || tiles.gemm.nanos(type, 1, 1, k, packed) <= 0) return false;

@@ -18,9 +18,8 @@ struct F32Stage {
   uint32_t behind;    /* where in a block B begins, in bytes */
   int64_t a_row, a_col, b_row, b_col;
   int rows, columns, k;
-  int next = 0; /* k of the next block */
-  bool a_whole,
-      b_whole; /* copied by pieces, else by elements; those of A perhaps of shared memory */
+  int next = 0;          /* k of the next block */
+  bool a_whole, b_whole; /* copied by pieces, else by elements; A by elements from shared memory */
   Pieces<4, kFmaDepth> a_pieces, b_pieces;
 
   /* padded: rows of A that a block has room for. */
@@ -96,36 +95,17 @@ struct F32Stage {
   }
 };
 
-/* multiply(at, s) for each stage s in order, when it has come to shared memory at `at`: kBlocks
- * blocks of 32 k, of kRows rows of A, one behind the other. There are kPlaces of them, of which all
- * but one are on their way. kBeforeLoads: products run on while the thread requests more. */
-template <int kPlaces, int kBlocks, int kRows, bool kBeforeLoads, typename F>
+/* each_stage() of stages of kBlocks blocks of 32 k, of kRows rows of A, one behind the other. */
+template <int kPlaces, int kBlocks, int kRows, bool kMultipliesFirst, typename M>
 static __device__ __forceinline__ void each_f32_stage(F32Stage& stage, uint32_t work,
-                                                      F&& multiply) {
+                                                      M&& multiply) {
   constexpr int kDepth = kBlocks * kFmaDepth, kBlock = f32_block_bytes(kRows);
-  constexpr uint32_t kStage = kBlocks * kBlock, kAll = kPlaces * kStage;
-  const int steps = (stage.k + kDepth - 1) / kDepth;
-  uint32_t at = work, next_at = work;
-  const auto load_next = [&](int s) {
-    if (s < steps) {
+  const auto load = [&](int, uint32_t at) {
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) stage.load(next_at + b * kBlock);
-      next_at = next_at + kStage == work + kAll ? work : next_at + kStage;
-    }
-    copy16_commit(); /* empty at the end, so that the count of groups is the same */
+    for (int b = 0; b < kBlocks; ++b) stage.load(at + b * kBlock);
   };
-#pragma unroll 1
-  for (int s = 0; s < kPlaces - 1; ++s) load_next(s);
-#pragma unroll 1
-  for (int s = 0; s < steps; ++s) {
-    copy16_wait<kPlaces - 2>();
-    __syncthreads();
-    if (kBeforeLoads) multiply(at, s);
-    load_next(s + kPlaces - 1);
-    if (!kBeforeLoads) multiply(at, s);
-    at = at + kStage == work + kAll ? work : at + kStage;
-  }
-  copy16_wait<0>();
+  each_stage<kPlaces, kBlocks * kBlock, kMultipliesFirst>((stage.k + kDepth - 1) / kDepth, work,
+                                                          load, multiply);
 }
 
 }  // namespace obk

@@ -44,7 +44,7 @@ static __device__ __forceinline__ void fma_f32_pass(const ObkGemm& g, int64_t ro
       for (int j = 0; j < 4; ++j) total[i][j] += __uint_as_float(words[j]);
     }
   };
-  each_f32_stage<kPlaces, kBlocks, kRows, false>(stage, work, [&](uint32_t at, int s) {
+  each_f32_stage<kPlaces, kBlocks, kRows, false>(stage, work, [&](int s, uint32_t at) {
     if (!busy) return;
     if (kBlocks == 2 && which == 0 && s > 0) add_given(s - 1);
     float part[kHigh][4] = {};

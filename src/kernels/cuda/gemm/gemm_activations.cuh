@@ -84,45 +84,26 @@ static __device__ __forceinline__ void activations_pass(const Pass16& p, const R
     w_block[m] = r * 128 + (transposes ? (group ^ r) << 4 : group * 1024);
   }
   float sums[2][kBlocks][2][4] = {}; /* of the two k-steps, each for itself */
-  uint32_t slot = work, next_slot = work;
-  constexpr uint32_t kAll = kStages * kStage;
-  const auto load_next = [&](int block) {
-    if (block < blocks) {
-      load(block, next_slot);
-      next_slot = next_slot + kStage == work + kAll ? work : next_slot + kStage;
-    }
-    copy16_commit(); /* empty at the end, so that the count of groups is the same */
-  };
-#pragma unroll 1
-  for (int s = 0; s < kStages - 1; ++s) load_next(s);
-#pragma unroll 1
-  for (int s = 0; s < blocks; ++s) {
-    copy16_wait<kStages - 2>();
-    __syncthreads();
-    if (busy) {
+  each_stage<kStages, kStage, true>(blocks, work, load, [&](int, uint32_t at) {
+    if (!busy) return;
 #pragma unroll
-      for (int t = 0; t < 2; ++t) {
-        uint32_t x[4], w[kBlocks][4];
-        load_matrices(x, slot + x_at[t]);
+    for (int t = 0; t < 2; ++t) {
+      uint32_t x[4], w[kBlocks][4];
+      load_matrices(x, at + x_at[t]);
 #pragma unroll
-        for (int m = 0; m < kBlocks; ++m) {
-          if (transposes)
-            load_matrices_transposed(w[m], slot + w_at[t] + w_block[m]);
-          else
-            load_matrices(w[m], slot + w_at[t] + w_block[m]);
-        }
+      for (int m = 0; m < kBlocks; ++m) {
+        if (transposes)
+          load_matrices_transposed(w[m], at + w_at[t] + w_block[m]);
+        else
+          load_matrices(w[m], at + w_at[t] + w_block[m]);
+      }
 #pragma unroll
-        for (int m = 0; m < kBlocks; ++m) {
-          mma_16x8x16<kBfloat>(sums[t][m][0], w[m], x[0], x[1]);
-          mma_16x8x16<kBfloat>(sums[t][m][1], w[m], x[2], x[3]);
-        }
+      for (int m = 0; m < kBlocks; ++m) {
+        mma_16x8x16<kBfloat>(sums[t][m][0], w[m], x[0], x[1]);
+        mma_16x8x16<kBfloat>(sums[t][m][1], w[m], x[2], x[3]);
       }
     }
-    /* While the tensor cores multiply. */
-    load_next(s + kStages - 1);
-    slot = slot + kStage == work + kAll ? work : slot + kStage;
-  }
-  copy16_wait<0>();
+  });
 #pragma unroll
   for (int m = 0; m < kBlocks; ++m)
 #pragma unroll

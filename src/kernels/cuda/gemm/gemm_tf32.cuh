@@ -29,7 +29,7 @@ static __device__ __forceinline__ void tf32_pass(const ObkGemm& g, int64_t row, 
   const uint32_t b_at =
       stage.behind + ((first_k + lane % 4) * kF32PitchB + first_column + lane / 4) * 4;
   float sum[kChains][kHigh][4][4] = {};
-  each_f32_stage<kTf32Stages, 1, kFmaTile, true>(stage, work, [&](uint32_t at, int) {
+  each_f32_stage<kTf32Stages, 1, kFmaTile, true>(stage, work, [&](int, uint32_t at) {
     if (!busy) return;
 #pragma unroll
     for (int t = 0; t < kChains; ++t) {

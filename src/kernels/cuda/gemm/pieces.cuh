@@ -1,6 +1,7 @@
-/* kernels/cuda/gemm/pieces.cuh — what a thread copies of an operand's blocks of k, one after
- * another: two pieces of 16 bytes of each, by cp.async. From block to block only addresses are
- * added to, for the copies of a block must cost the threads few instructions. */
+/* kernels/cuda/gemm/pieces.cuh — the software pipeline of product tiles whose threads copy both
+ * operands by cp.async: each_stage() runs it; Pieces is a thread's share of an operand's copies,
+ * two pieces of 16 bytes of each block of k. From block to block only addresses are added to, for
+ * the copies of a block must cost the threads few instructions. */
 #ifndef OBK_PIECES_CUH
 #define OBK_PIECES_CUH
 
@@ -32,6 +33,36 @@ struct Pieces {
     from += block;
   }
 };
+
+/* load(s, at) for each stage s in order, and multiply(s, at) when it has come to shared memory at
+ * `at`. There are places for kPlaces stages of kStage bytes from `work` on; all but one are on
+ * their way. kMultipliesFirst: a stage is multiplied before more is requested, so that the tensor
+ * cores work meanwhile. */
+template <int kPlaces, int kStage, bool kMultipliesFirst, typename L, typename M>
+static __device__ __forceinline__ void each_stage(int stages, uint32_t work, L&& load,
+                                                  M&& multiply) {
+  constexpr uint32_t kAll = kPlaces * kStage;
+  uint32_t at = work, next_at = work;
+  const auto load_next = [&](int s) {
+    if (s < stages) {
+      load(s, next_at);
+      next_at = next_at + kStage == work + kAll ? work : next_at + kStage;
+    }
+    copy16_commit(); /* empty at the end, so that the count of groups is the same */
+  };
+#pragma unroll 1
+  for (int s = 0; s < kPlaces - 1; ++s) load_next(s);
+#pragma unroll 1
+  for (int s = 0; s < stages; ++s) {
+    copy16_wait<kPlaces - 2>();
+    __syncthreads();
+    if (kMultipliesFirst) multiply(s, at);
+    load_next(s + kPlaces - 1);
+    if (!kMultipliesFirst) multiply(s, at);
+    at = at + kStage == work + kAll ? work : at + kStage;
+  }
+  copy16_wait<0>();
+}
 
 }  // namespace obk
 
