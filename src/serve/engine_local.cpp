@@ -906,6 +906,7 @@ RequestKey LocalEngine::submit(Request request, Done done) {
         window_.arrive(job, options_.policy);
         follow(answers, &here);
       } else {
+        if (admission.why == Why::kLoad) window_.refuse(job, options_.policy);
         ++model->counts.rejected;
         Answer answer =
             refused(Outcome::kRejected, refusal(Code::kDevice, to_string(admission.why)),

@@ -194,6 +194,7 @@ Result<Replay> replay(std::istream& in) {
       const Admission admission = admit(*window, times, now, policy, job, limit);
       found = text_of(admission), ++report.asked;
       if (admission.taken) window->arrive(job, policy);
+      if (admission.why == Why::kLoad) window->refuse(job, policy);
     } else if (verb == "cancel") {
       uint64_t key = 0;
       if (!(words >> key)) return wrong("no request");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "serve/plan.h"
 
 namespace obelisk::serve {
 namespace {
@@ -13,96 +14,6 @@ namespace {
 constexpr Time kLongAgo = -kNever;
 
 using Place = std::set<Flow::Waiting>::const_iterator;
-
-Time scaled(Time time, double by) {
-  return Time(static_cast<int64_t>(static_cast<double>(time.count()) * by));
-}
-
-/// Runs of a variant that so many rows take: more than one only where no larger batch is there yet.
-int passes(const VariantTime& variant, int rows) {
-  return (rows + variant.batch - 1) / variant.batch;
-}
-
-int largest(const ModelTimes& model) {
-  int most = 0;
-  for (const VariantTime& variant : model.variants) most = std::max(most, variant.batch);
-  return most;
-}
-
-/// Whether a request of so many rows may go to a variant.
-bool holds(const ModelTimes& model, const VariantTime& variant, int rows) {
-  return variant.batch >= std::min(rows, largest(model));
-}
-
-/// The smallest batch that holds a request.
-int smallest(const ModelTimes& model, int rows) {
-  int least = 0;
-  for (const VariantTime& variant : model.variants)
-    if (holds(model, variant, rows) && (least == 0 || variant.batch < least)) least = variant.batch;
-  return least;
-}
-
-/// By what programs are slowed down that fill so many slots of a machine that has `slots`.
-double crowded(int fill, int slots) {
-  return std::max(static_cast<double>(fill) / static_cast<double>(slots), 1.0);
-}
-
-/// What a run takes: beside others where it leaves room for them, else as of late.
-Time usual(const VariantTime& variant) { return std::max(variant.alone, variant.beside); }
-
-/// Whether a narrower program of the same batch is no slower: then the slots are wasted on it.
-bool wasteful(const ModelTimes& model, const VariantTime& variant) {
-  return std::any_of(model.variants.begin(), model.variants.end(), [&](const VariantTime& other) {
-    return other.batch == variant.batch && other.width < variant.width &&
-           usual(other) <= usual(variant);
-  });
-}
-
-/// The longest until a run gives way to a request of a priority; nothing: it does not. It does so
-/// to one at a time, and who runs within another to nobody.
-std::optional<Time> gives_way(const Times& times, const Policy& policy, const Running& run,
-                              int priority) {
-  const auto& variants = times.models[static_cast<size_t>(run.model)].variants;
-  if (policy.kind != PolicyKind::kVliw || !policy.segments || run.slots == 0 || run.shares ||
-      priority > run.priority || static_cast<size_t>(run.variant) >= variants.size())
-    return std::nullopt;
-  const VariantTime& variant = variants[static_cast<size_t>(run.variant)];
-  if (variant.segment == kNever) return std::nullopt;
-  // Its parts are as much longer than alone as it is.
-  return scaled(variant.segment, static_cast<double>(usual(variant).count()) /
-                                     static_cast<double>(std::max(variant.alone, Time(1)).count()));
-}
-
-/// Slot-time of the program that takes least of it.
-Time least_of_slots(const ModelTimes& model, int rows) {
-  Time least = kNever;
-  for (const VariantTime& variant : model.variants)
-    if (holds(model, variant, rows))
-      least = std::min(least, usual(variant) * passes(variant, rows) * variant.width);
-  return least == kNever ? Time(0) : least;
-}
-
-/// What may run within a run from now on: no deadline is missed for that which the run, or one of
-/// `waiting`, who may wait for its slots and get them in the order of their deadlines, is going to
-/// meet, and in all it stands still for no longer than it runs itself, or for Policy::patience.
-Time room_in(const Running& run, const Times& times, Time now, const Policy& policy,
-             std::vector<const Job*> waiting, int slots) {
-  Time room = std::max(run.predicted - run.paused, policy.patience) - run.paused;
-  const Time end = std::max(run.started + run.predicted, now);
-  const auto keep = [&](Time deadline) {
-    if (end <= deadline) room = std::min(room, deadline - end);
-  };
-  for (const Time deadline : run.deadlines) keep(deadline);
-  std::ranges::sort(waiting, {}, &Job::deadline);
-  Time before{0};  // all slots, for those that go first
-  for (const Job* job : waiting) {
-    const Time takes =
-        scaled(quickest(times.models[static_cast<size_t>(job->model)], job->rows), policy.margin);
-    keep(job->deadline - takes), keep(job->deadline - takes - before);
-    before += least_of_slots(times.models[static_cast<size_t>(job->model)], job->rows) / slots;
-  }
-  return room;
-}
 
 /// Decisions as they are made: what is taken of each flow, what is left of each machine.
 class Deciding {
@@ -296,13 +207,17 @@ class Deciding {
     Time due;
     auto operator<=>(const Rank&) const = default;
   };
+  bool is_promised(size_t f) const { return window_.flows()[f].bounded && policy_.admit_by_load; }
   Rank rank(size_t f, int machine) const {
     const Flow& flow = window_.flows()[f];
     const Time quick = quickest(model_of(f), head(f).rows);
+    // Whose deadline was promised at admission keeps its place: who may come was decided there.
+    const bool promised = is_promised(f);
     int standing = 1;
-    if (used_[static_cast<size_t>(flow.tenant)] - least_used_ > share_slack()) standing = 2;
+    if (!promised && used_[static_cast<size_t>(flow.tenant)] - least_used_ > share_slack())
+      standing = 2;
     if (flows_[f].straggling) standing = 3;
-    if (now_ - flow.served > policy_.patience) standing = 0;
+    if (!promised && now_ - flow.served > policy_.patience) standing = 0;
     const Time slack = std::max(due(f) - now_ - quick, Time(0));
     const int bin = std::bit_width(static_cast<uint64_t>(slack.count()) >> 14);
     const auto& [of_memory, of_arithmetic] = bound_[static_cast<size_t>(machine)];
@@ -359,18 +274,6 @@ class Deciding {
 
   // ---- vliw: programs beside those that have the slots, or within them ----
 
-  /// Whether more wait than the head of a flow whose deadlines are before this one's: a run that
-  /// gave way to it would end later for them all, and only heads are looked at.
-  bool passes_a_queue(size_t f) const {
-    return std::ranges::any_of(active_, [&](size_t other) {
-      if (!window_.flows()[other].bounded) return false;
-      const auto& waiting = window_.flows()[other].waiting;
-      const auto head = flows_[other].next;
-      return head != waiting.end() && head->due < due(f) && std::next(head) != waiting.end() &&
-             std::next(head)->due < due(f);
-    });
-  }
-
   /// What is too late for slots that become free starts at once within a program that has some and
   /// gives way, or else beside them all, where it is in time so and makes nobody late. Most urgent
   /// first; those that can wait keep the slots that they wait for. Whether any started.
@@ -412,7 +315,7 @@ class Deciding {
     }
     bool any = false;
     for (const size_t f : urgent) {
-      const std::optional<Within> way = cut && !passes_a_queue(f) ? way_within(f) : std::nullopt;
+      const std::optional<Within> way = cut ? way_within(f) : std::nullopt;
       if (const auto later = slots_later(f);
           later && !better_beside(f, *later) && (!way || now_ < way->last)) {
         if (way) wake(way->last);
@@ -457,15 +360,9 @@ class Deciding {
   }
   /// The program that ends first: the run stands still meanwhile, so that all its slots are there
   /// for it. Of those that end about then, the narrowest.
-  std::optional<Within> way_within(size_t f) const {
+  std::optional<Within> way_within(size_t f) {
     const ModelTimes& timed = model_of(f);
     const Job& job = head(f);
-    std::vector<const Job*> others;  // the first of each flow, but for this one
-    for (const size_t other : active_) {
-      if (!window_.flows()[other].bounded || !waits(other)) continue;
-      const Place first = other == f ? std::next(flows_[f].next) : flows_[other].next;
-      if (first != window_.flows()[other].waiting.end()) others.push_back(&first->job);
-    }
     std::optional<Within> best;
     for (const Running& run : window_.running()) {
       const auto wait = gives_way(times_, policy_, run, window_.flows()[f].priority);
@@ -481,9 +378,10 @@ class Deciding {
       for (const VariantTime& variant : timed.variants)
         if (suits(variant)) least = std::min(least, expected(f, variant));
       const Time takes = scaled(least, policy_.margin);
-      if (least == kNever || takes > room_in(run, times_, now_, policy_, others, window_.slots()) ||
+      if (least == kNever || takes > room_in(window_, run, now_, policy_) ||
           now_ + scaled(*wait, policy_.margin) + takes > job.deadline ||
-          (best && *wait + least >= best->wait + best->takes))
+          (best && *wait + least >= best->wait + best->takes) ||
+          plan().makes_late({.leaves = &job, .run = run.id, .delay = takes}))
         continue;
       int chosen = -1;
       for (size_t v = 0; v < timed.variants.size(); ++v)
@@ -575,12 +473,7 @@ class Deciding {
     if (chosen < 0 || now_ + scaled(least, policy_.margin) > head(f).deadline) return false;
     const VariantTime& variant = timed.variants[static_cast<size_t>(chosen)];
     const Time delay = delay_by(f, variant);
-    for (const Running& run : window_.running()) {
-      if (run.machine != machine) continue;
-      const Time end = std::max(run.started + run.predicted, now_);
-      for (const Time deadline : run.deadlines)
-        if (end <= deadline && end + delay > deadline) return false;
-    }
+    if (plan().makes_late({.leaves = &head(f), .machine = machine, .delay = delay})) return false;
     for (const Start& start : made_.starts)
       if (start.machine == machine && start.slack >= Time(0) && start.slack < delay) return false;
     Start start{.machine = machine,
@@ -653,8 +546,8 @@ class Deciding {
       if (start_on(f, machine, may_hold)) return true;
       flows_[f].skipped = true;
       const double used = used_[static_cast<size_t>(window_.flows()[f].tenant)];
-      if (!flows_[f].held &&
-          (policy_.reserve || at.standing == 0 || most_used - used > share_slack()))
+      if (!flows_[f].held && (policy_.reserve || at.standing == 0 ||
+                              (!is_promised(f) && most_used - used > share_slack())))
         reserve(f, machine);
       if (free_[static_cast<size_t>(machine)] != free) return true;
     }
@@ -942,10 +835,17 @@ class Deciding {
     }
   }
 
+  /// As of the beginning of these decisions.
+  Plan& plan() {
+    if (!plan_) plan_.emplace(window_, times_, now_, policy_);
+    return *plan_;
+  }
+
   const Window& window_;
   const Times& times_;
   const Time now_;
   const Policy& policy_;
+  std::optional<Plan> plan_;
   struct Gathers {
     int machine = 0, width = 0, code = -1;  // width: of the slots that are kept for it; 0: none
     Time until{0};
@@ -986,253 +886,9 @@ class Deciding {
 
 }  // namespace
 
-Time quickest(const ModelTimes& model, int rows) {
-  Time best = kNever;
-  for (const VariantTime& variant : model.variants)
-    if (holds(model, variant, rows)) best = std::min(best, variant.alone * passes(variant, rows));
-  return best;
-}
-
 Decisions decide(const Window& window, const Times& times, Time now, const Policy& policy) {
   if (window.waiting() == 0) return {};
   return Deciding(window, times, now, policy).decide();
-}
-
-namespace {
-
-/// Slot-nanoseconds that a row of a model takes at least, in the batches that so many requests
-/// make.
-double cost_of_row(const ModelTimes& model, const Policy& policy, int waiting, int slots) {
-  const bool batches =
-      policy.kind == PolicyKind::kBatch || (policy.kind == PolicyKind::kVliw && policy.batches);
-  const bool narrow = policy.kind == PolicyKind::kVliw && policy.narrow;
-  double best = 0;
-  for (const VariantTime& variant : model.variants) {
-    if (variant.batch > 1 && (!batches || variant.batch > waiting)) continue;
-    if (variant.width != slots && !narrow) continue;
-    const Time time = variant.width == slots ? variant.alone : variant.beside;
-    const double cost = static_cast<double>(time.count()) * variant.width / variant.batch;
-    if (best == 0 || cost < best) best = cost;
-  }
-  return best;
-}
-
-/// Requests of a flow that are due before a time; of very many the rest is estimated.
-int ahead_in(const Flow& flow, Time due) {
-  constexpr int kLooked = 64;
-  if (flow.waiting.empty() || flow.waiting.begin()->due > due) return 0;
-  if (flow.waiting.rbegin()->due <= due) return static_cast<int>(flow.waiting.size());
-  int count = 0;
-  for (const Flow::Waiting& waiting : flow.waiting) {
-    if (waiting.due > due) return count;
-    if (++count == kLooked) break;
-  }
-  const double from = static_cast<double>(flow.waiting.begin()->due.count()),
-               to = static_cast<double>(flow.waiting.rbegin()->due.count());
-  const double part = to > from ? (static_cast<double>(due.count()) - from) / (to - from) : 1;
-  return std::max(count, static_cast<int>(part * static_cast<double>(flow.waiting.size())));
-}
-
-/// When a run could end at the earliest, on slots that are free or that become free, if it were the
-/// next to get them.
-Time earliest_end(const Window& window, const ModelTimes& model, Time now, const Policy& policy,
-                  int rows) {
-  const bool narrow = policy.kind == PolicyKind::kVliw && policy.narrow;
-  Time best = kNever;
-  std::vector<std::pair<Time, int>> ends;
-  for (int machine = 0; machine < window.machines(); ++machine) {
-    ends.assign(1, {now, window.left(machine)});
-    for (const Running& run : window.running())
-      if (run.machine == machine)
-        ends.emplace_back(std::max(run.started + scaled(run.predicted, policy.margin), now),
-                          run.slots + run.beside);
-    std::sort(ends.begin() + 1, ends.end());
-    int free = 0;
-    for (const auto& [at, slots] : ends) {
-      free += slots;
-      if (at >= best) break;
-      for (const VariantTime& variant : model.variants)
-        if (variant.width <= free && (narrow || variant.width == window.slots()) &&
-            holds(model, variant, rows))
-          best = std::min(best, at + variant.alone * passes(variant, rows));
-    }
-  }
-  return best;
-}
-
-/// When a request could end that waits for others: these take so much time of slots, and leave it
-/// as wide a program as all of them have.
-Time end_behind(const Window& window, const ModelTimes& model, Time now, const Policy& policy,
-                int rows, double ahead) {
-  const Time delay(static_cast<int64_t>(ahead / window.slots() / window.machines()));
-  const Time end = earliest_end(window, model, now, policy, rows) + delay + model.away;
-  if (ahead == 0 || policy.kind != PolicyKind::kVliw || !policy.narrow) return end;
-  Time free = kNever;
-  for (int machine = 0; machine < window.machines(); ++machine)
-    if (window.left(machine) > 0) free = now;
-  for (const Running& run : window.running())
-    free = std::min(free, std::max(run.started + scaled(run.predicted, policy.margin), now));
-  const int part = window.slots() * window.machines() / (window.waiting() + 1);
-  const VariantTime* chosen = nullptr;
-  for (const VariantTime& variant : model.variants) {
-    if (!holds(model, variant, rows) || variant.batch != smallest(model, rows)) continue;
-    const bool fits = variant.width <= part, fitted = chosen && chosen->width <= part;
-    if (!chosen || (fits ? !fitted || variant.width > chosen->width
-                         : !fitted && variant.width < chosen->width))
-      chosen = &variant;
-  }
-  if (!chosen || free == kNever) return end;
-  return std::max(end, free + delay + model.away + usual(*chosen) * passes(*chosen, rows));
-}
-
-/// Whether a request is in time beside what has the slots, if it starts at once.
-bool overlaps_in_time(const Window& window, const ModelTimes& model, Time now, const Policy& policy,
-                      const Job& job) {
-  if (policy.kind != PolicyKind::kVliw || policy.overlap == 0 || model.away > Time(0)) return false;
-  for (int machine = 0; machine < window.machines(); ++machine) {
-    int fill = 0, beside = 0;
-    for (const Running& run : window.running())
-      if (run.machine == machine) fill += run.slots + run.beside, beside += run.beside > 0;
-    if (beside >= policy.overlap) continue;
-    for (const VariantTime& variant : model.variants) {
-      const double crowd = crowded(fill + variant.width, window.slots());
-      if (holds(model, variant, job.rows) && variant.batch == smallest(model, job.rows) &&
-          now + scaled(usual(variant) * passes(variant, job.rows),
-                       crowd * std::max(policy.margin, window.caution(job.model, policy))) <=
-              job.deadline)
-        return true;
-    }
-  }
-  return false;
-}
-
-/// Runs of requests that are due before a time, one after the other on as few slots as may be.
-Time narrow_time_ahead(const Window& window, const Times& times, Time due) {
-  Time sum{0};
-  for (const Flow& flow : window.flows()) {
-    const int waiting = flow.bounded ? ahead_in(flow, due) : 0;
-    if (waiting == 0) continue;
-    const ModelTimes& model = times.models[static_cast<size_t>(flow.model)];
-    const VariantTime* narrowest = nullptr;
-    for (const VariantTime& variant : model.variants)
-      if (variant.batch == smallest(model, 1) && (!narrowest || variant.width < narrowest->width))
-        narrowest = &variant;
-    if (narrowest) sum += usual(*narrowest) * waiting;
-  }
-  return sum;
-}
-
-/// Whether a request is in time within a run that gives way, behind those that do so before it.
-bool within_in_time(const Window& window, const Times& times, Time now, const Policy& policy,
-                    const Job& job) {
-  const ModelTimes& model = times.models[static_cast<size_t>(job.model)];
-  if (model.away > Time(0)) return false;
-  std::optional<Time> ahead;
-  std::vector<const Job*> waiting;
-  for (const Flow& flow : window.flows())
-    if (flow.bounded && !flow.waiting.empty()) waiting.push_back(&flow.waiting.begin()->job);
-  for (const Running& run : window.running()) {
-    const auto wait = gives_way(times, policy, run, job.priority);
-    if (!wait) continue;
-    if (!ahead) ahead = narrow_time_ahead(window, times, job.deadline);
-    Time before = *ahead;
-    for (const Running& other : window.running())
-      if (other.within == run.id)
-        before += std::max(
-            other.started + other.wait + scaled(other.predicted, policy.margin) - now, Time(0));
-    const Time room = room_in(run, times, now, policy, waiting, window.slots()) - *ahead;
-    for (const VariantTime& variant : model.variants) {
-      const Time takes =
-          scaled(usual(variant) * passes(variant, job.rows),
-                 std::max(window.tenants()[static_cast<size_t>(job.tenant)].ratio, 1.0));
-      if (variant.width <= run.slots && holds(model, variant, job.rows) &&
-          variant.batch == smallest(model, job.rows) && scaled(takes, policy.margin) <= room &&
-          now + before +
-                  scaled(*wait + takes,
-                         std::max(policy.margin, window.caution(job.model, policy))) <=
-              job.deadline)
-        return true;
-    }
-  }
-  return false;
-}
-
-/// Whether a request makes late who was admitted before and is due after it: those go behind it.
-/// `ahead`: slot-nanoseconds of what goes before it.
-bool makes_others_late(const Window& window, const Times& times, Time now, const Policy& policy,
-                       const Job& job, double ahead) {
-  constexpr size_t kLooked = 64;
-  struct Behind {
-    Time due;
-    int model;
-    double cost;
-  };
-  std::vector<Behind> behind;
-  for (const Flow& flow : window.flows()) {
-    if (!flow.bounded || flow.priority > job.priority || flow.waiting.empty() ||
-        flow.waiting.rbegin()->due <= job.deadline)
-      continue;
-    const double cost = cost_of_row(times.models[static_cast<size_t>(flow.model)], policy,
-                                    window.waiting_of(flow.model), window.slots());
-    auto at = flow.waiting.upper_bound({job.deadline, Job{.key = ~uint64_t{0}}});
-    for (size_t k = 0; k < kLooked && at != flow.waiting.end(); ++k, ++at)
-      behind.push_back({at->due, flow.model, cost});
-  }
-  if (behind.empty()) return false;
-  std::ranges::sort(behind, {}, &Behind::due);
-  behind.resize(std::min(behind.size(), kLooked));
-  const double slots = window.slots() * window.machines();
-  const double own = cost_of_row(times.models[static_cast<size_t>(job.model)], policy,
-                                 window.waiting_of(job.model) + 1, window.slots());
-  std::map<int, std::pair<Time, Time>>
-      of_model;  // the end behind nearly nothing; how long it takes
-  for (const Behind& each : behind) {
-    const ModelTimes& model = times.models[static_cast<size_t>(each.model)];
-    const auto [about, fresh] = of_model.try_emplace(each.model);
-    if (fresh) about->second = {end_behind(window, model, now, policy, 1, 1), quickest(model, 1)};
-    const auto& [first, takes] = about->second;
-    const auto is_late = [&, first = first, takes = takes](double before) {
-      const Time end = first + Time(static_cast<int64_t>(before / slots));
-      const Time waits = std::max(end - now - takes, Time(0));
-      return end + scaled(waits, window.caution(each.model, policy) - 1) > each.due;
-    };
-    if (is_late(ahead + own) && !is_late(ahead)) return true;
-    ahead += each.cost;
-  }
-  return false;
-}
-
-}  // namespace
-
-Admission admit(const Window& window, const Times& times, Time now, const Policy& policy,
-                const Job& job, int queue_limit) {
-  const ModelTimes& model = times.models[static_cast<size_t>(job.model)];
-  const Time quick = quickest(model, job.rows);
-  if (model.variants.empty()) return {false, Why::kNoProgram, {}};
-  const bool bounded = job.deadline != kNever;
-  if (bounded && policy.drop == Drop::kHopeless && job.arrival + model.away + quick > job.deadline)
-    return {false, Why::kTooShort, {}};
-  const bool full = window.waiting_of(job.model) >= queue_limit;
-  if (!full && (!bounded || !policy.admit_by_load)) return {};
-  double ahead = 0;  // slot-nanoseconds of what goes first
-  for (const Flow& flow : window.flows()) {
-    const int waiting = full ? static_cast<int>(flow.waiting.size()) : ahead_in(flow, job.deadline);
-    if (waiting == 0) continue;
-    ahead += waiting * cost_of_row(times.models[static_cast<size_t>(flow.model)], policy,
-                                   window.waiting_of(flow.model), window.slots());
-  }
-  const Time end = end_behind(window, model, now, policy, job.rows, ahead);
-  const bool by_deadline = policy.kind == PolicyKind::kEdf || policy.kind == PolicyKind::kVliw;
-  if (!full && by_deadline && makes_others_late(window, times, now, policy, job, ahead))
-    return {false, Why::kLoad, std::max(end - job.deadline, Time(1'000'000))};
-  if (!full && ahead == 0 && overlaps_in_time(window, model, now, policy, job)) return {};
-  if (!full && within_in_time(window, times, now, policy, job)) return {};
-  if (full) return {false, Why::kQueueFull, std::max(end - now, Time(1'000'000))};
-  // What it waits for is known less well than how long it runs itself.
-  const Time waits = std::max(end - now - quick, Time(0));
-  const Time late = end + scaled(waits, window.caution(job.model, policy) - 1) - job.deadline;
-  if (late <= Time(0)) return {};
-  return {false, Why::kLoad, late};
 }
 
 }  // namespace obelisk::serve

@@ -265,6 +265,7 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
       if (admission.taken) {
         window.arrive(job, options.policy);
       } else {
+        if (admission.why == Why::kLoad) window.refuse(job, options.policy);
         ++of.refused;
         ended(job, now, false, admission.why);
       }

@@ -1,6 +1,7 @@
 #include "serve/window.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 
@@ -61,11 +62,26 @@ int Window::add_tenant(double weight) {
   return static_cast<int>(tenants_.size()) - 1;
 }
 
-double Window::least_used() const {
+double Window::least_used(Time now, bool that_wait) const {
   double least = -1;
   for (const Tenant& tenant : tenants_)
-    if (tenant.waiting > 0 && (least < 0 || tenant.used < least)) least = tenant.used;
+    if ((tenant.wanted >= now || (that_wait && tenant.waiting > 0)) &&
+        (least < 0 || tenant.used < least))
+      least = tenant.used;
   return least;
+}
+
+/// Who was away has saved nothing.
+void Window::come(const Job& job) {
+  Tenant& tenant = tenants_[static_cast<size_t>(job.tenant)];
+  if (tenant.waiting > 0 || tenant.wanted >= job.arrival) return;
+  tenant.used = std::max(tenant.used, least_used(job.arrival, true));
+}
+
+void Window::refuse(const Job& job, const Policy& policy) {
+  come(job);
+  Time& wanted = tenants_[static_cast<size_t>(job.tenant)].wanted;
+  wanted = std::max({wanted, job.deadline, job.arrival + policy.patience});
 }
 
 void Window::arrive(const Job& job, const Policy& policy) {
@@ -75,10 +91,7 @@ void Window::arrive(const Job& job, const Policy& policy) {
         {job.model, job.tenant, job.priority, job.deadline != kNever, {}, job.arrival});
   Flow& flow = flows_[static_cast<size_t>(at->second)];
   Tenant& tenant = tenants_[static_cast<size_t>(job.tenant)];
-  if (tenant.waiting == 0) {  // who was away has saved nothing
-    const double least = least_used();
-    if (least > tenant.used) tenant.used = least;
-  }
+  come(job);
   if (flow.waiting.empty()) flow.served = job.arrival;
   flow.waiting.insert({due_of(job, policy), job});
   ++tenant.waiting, ++waiting_;
@@ -199,7 +212,11 @@ void Window::finish(uint64_t run, Time took, const Policy& policy, Time waited) 
     const double ratio = std::min(
         static_cast<double>((took - at->paused).count()) / static_cast<double>(predicted.count()),
         4.0);
-    move_ratio(tenants_[static_cast<size_t>(at->tenant)], ratio, policy);
+    Tenant& tenant = tenants_[static_cast<size_t>(at->tenant)];
+    constexpr double kOfLate = 1.0 / 64;
+    const double longer = std::max(ratio / std::max(tenant.ratio, 1.0) - 1, 0.0);
+    longer_ += kOfLate * (longer * longer - longer_);
+    move_ratio(tenant, ratio, policy);
   }
   for (const Time deadline : at->deadlines) judge(at->model, end <= deadline, policy);
   running_.erase(at);
@@ -215,16 +232,25 @@ void Window::move_ratio(Tenant& tenant, double ratio, const Policy& policy) {
 }
 
 /// Steps are in balance where the share of misses is 1 - promise. Step and bound are chosen: a
-/// larger step refuses what could be in time; four times the predicted wait still lets a request in
-/// that waits for nobody.
+/// larger step refuses what could be in time.
 void Window::judge(int model, bool in_time, const Policy& policy) {
-  constexpr double kStep = 0.02, kMost = 4;
+  constexpr double kStep = 0.5, kMost = 20;
   if (policy.promise <= 0 || policy.promise >= 1) return;
   if (caution_.size() <= static_cast<size_t>(model))
     caution_.resize(static_cast<size_t>(model) + 1, kFirstCaution);
   double& caution = caution_[static_cast<size_t>(model)];
   caution += in_time ? -kStep * (1 - policy.promise) / policy.promise : kStep;
-  caution = std::clamp(caution, 1.0, kMost);
+  caution = std::clamp(caution, 0.0, kMost);
+}
+
+/// Errors of runs behind one another are taken as independent; half of a symmetric spread is
+/// longer.
+Time Window::allowance(int model, Time waits, Time takes, const Policy& policy) const {
+  const auto own = static_cast<double>(takes.count());
+  constexpr double kLeast = 0.05;  // chosen: plans are wrong even where runs take what they should
+  const double variance =
+      std::max(2 * longer_, kLeast * kLeast) * own * (own + static_cast<double>(waits.count()));
+  return Time(static_cast<int64_t>(caution(model, policy) * std::sqrt(variance)));
 }
 
 int Window::left(int machine) const {

@@ -54,6 +54,9 @@ struct Tenant {
   double weight = 1;
   double used = 0;  // slot-nanoseconds over the weight, of what was started; never behind who waits
   int waiting = 0;
+  /// Until when it wants more than it has: for Policy::patience, or until its deadline, since a
+  /// request of it was refused for load.
+  Time wanted = -kNever;
   double ratio = 1;  // measured over predicted, of late
   bool demoted = false;
 };
@@ -141,6 +144,8 @@ class Window {
   // ---- what happens ----
   int add_tenant(double weight);
   void arrive(const Job& job, const Policy& policy);
+  /// It was not taken, for the work ahead of it: its tenant wants more than it has.
+  void refuse(const Job& job, const Policy& policy);
   /// Takes a request that waits out again; nothing when it does not wait.
   std::optional<Job> cancel(uint64_t key);
   std::vector<Job> cancel_model(int model);
@@ -181,21 +186,26 @@ class Window {
     int model = -1;
   };
   const std::deque<Arrived>& arrived() const { return arrived_; }
-  /// By what the wait that is predicted for a request of a model is multiplied at admission: 1, and
-  /// more where more of those that were admitted missed their deadline than Policy::promise allows.
-  /// Of a new model it is a little more, which answers in time wear off.
-  static constexpr double kFirstCaution = 1.08;
+  /// What admission adds to the end that is predicted for a request which waits for so long and
+  /// then takes so long: caution times the standard deviation of as many runs, one behind the
+  /// other.
+  Time allowance(int model, Time waits, Time takes, const Policy& policy) const;
+  /// Of a model that nothing is known of. It rises where more of those that were admitted missed
+  /// their deadline than Policy::promise allows, and falls with those that did not.
+  static constexpr double kFirstCaution = 2;
   double caution(int model, const Policy& policy) const {
-    if (policy.promise <= 0 || policy.promise >= 1) return 1;
+    if (policy.promise <= 0 || policy.promise >= 1) return 0;
     return static_cast<size_t>(model) < caution_.size() ? caution_[static_cast<size_t>(model)]
                                                         : kFirstCaution;
   }
-  /// The tenant that has had least of those that wait.
-  double least_used() const;
+  /// What that tenant has had that has had least of those that want more, or, if asked for, that
+  /// wait; -1: there is none.
+  double least_used(Time now, bool that_wait) const;
   int last_flow() const { return last_flow_; }  // that was started, for turns
 
  private:
   void left(const Job& job);
+  void come(const Job& job);
   void judge(int model, bool in_time, const Policy& policy);
   static void move_ratio(Tenant& tenant, double ratio, const Policy& policy);
   int slots_;
@@ -211,6 +221,10 @@ class Window {
   };
   std::vector<Gap> gaps_;        // by model
   std::vector<double> caution_;  // by model
+  // Of runs that took longer than predicted for their tenant, the mean square of by how much, of
+  // late; the others count as none.
+  double longer_ = kFirstSpread * kFirstSpread / 2;
+  static constexpr double kFirstSpread = 0.1;
   std::deque<Arrived> arrived_;
   uint64_t next_run_ = 1;
   int waiting_ = 0, last_flow_ = -1;

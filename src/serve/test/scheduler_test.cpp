@@ -9,6 +9,8 @@
 #include <set>
 #include <sstream>
 
+#include "serve/plan.h"
+#include "serve/program_times.h"
 #include "serve/record.h"
 #include "serve/simulate.h"
 
@@ -226,16 +228,30 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
               if (end <= deadline) {
                 ASSERT_LE(end + start.delay, deadline) << "who gives way is late for it";
               }
-            for (const Flow& flow : window.flows())
-              for (const auto& other : flow.waiting) {
-                const Time runs =
-                    quickest(times.models[static_cast<size_t>(flow.model)], other.job.rows);
-                if (taken.count(other.job.key) || other.job.deadline == kNever) continue;
-                if (end + runs + runs / 5 <= other.job.deadline) {
-                  ASSERT_LE(end + start.delay + runs, other.job.deadline) << "who waits is";
+            const Job& guest = start.jobs[0];
+            const Time guest_runs =
+                quickest(times.models[static_cast<size_t>(guest.model)], guest.rows);
+            if (host->slots == window.slots() && window.machines() == 1 &&
+                window.running().size() == 1 && decisions.starts.size() == 1 &&
+                end + guest_runs > guest.deadline) {
+              // Who is next on its slots, for this one cannot wait for them.
+              const Job* next = nullptr;
+              for (const Flow& flow : window.flows())
+                for (const auto& other : flow.waiting)
+                  if (!taken.count(other.job.key) && other.job.key != guest.key &&
+                      (!next || std::pair(other.job.priority, due_of(other.job, policy)) <
+                                    std::pair(next->priority, due_of(*next, policy))))
+                    next = &other.job;
+              if (next && next->deadline != kNever && next->priority <= guest.priority) {
+                const ModelTimes& model = times.models[static_cast<size_t>(next->model)];
+                const Time runs = quickest(model, next->rows);
+                const double slower =
+                    std::max(1.2 * window.tenants()[static_cast<size_t>(next->tenant)].ratio, 1.2);
+                if (scaled(end - now, 1.2) + scaled(runs, slower) <= next->deadline - now) {
+                  ASSERT_LE(end + start.delay + runs, next->deadline) << "who waits is";
                 }
-                break;
               }
+            }
           }
           ASSERT_EQ(start.slots, overlaps || inside                 ? 0
                                  : policy.kind == PolicyKind::kVliw ? variant.width
@@ -283,17 +299,16 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
         return std::any_of(variants.begin(), variants.end(),
                            [](const VariantTime& each) { return each.code >= 0; });
       };
-      // For Policy::gather, where nobody else of any code waits; else for the time of its program.
+      // For Policy::gather, where nobody else of any code waited; else for the time of its program.
       const auto gathers = [&](const Job& job, int model, double slower) {
         Time most = policy.gather;
         for (const Flow& other : window.flows())
-          for (const auto& rest : other.waiting)
-            if (other.model != model && !taken.count(rest.job.key) && of_code(other.model))
-              for (const VariantTime& each : times.models[static_cast<size_t>(model)].variants)
-                most = std::max(
-                    most,
-                    Time(static_cast<int64_t>(
-                        slower * static_cast<double>(std::max(each.alone, each.beside).count()))));
+          if (!other.waiting.empty() && other.model != model && of_code(other.model))
+            for (const VariantTime& each : times.models[static_cast<size_t>(model)].variants)
+              most = std::max(
+                  most,
+                  Time(static_cast<int64_t>(
+                      slower * static_cast<double>(std::max(each.alone, each.beside).count()))));
         if (!policy.instances || !of_code(model)) return false;
         const Time until = job.arrival + most;
         if (now < until && decisions.wake <= until) return true;
@@ -455,13 +470,13 @@ TEST(Scheduler, WhatIsAdmittedIsAnsweredInTimeThoughTheMachineIsSlowerThanItWas)
   };
   const double without = kept(0), with = kept(0.99);
   EXPECT_LT(without, 0.95);
-  EXPECT_GT(with, 0.98);
+  EXPECT_GT(with, 0.985);
 }
 
 TEST(Scheduler, NobodyStarvesAndNeglectedModelsGetTheWholeMachine) {
   // Narrow programs of urgent tenants fill the machine for ever; one model can only use all of it
   // and has neither deadline nor priority.
-  for (uint32_t seed = 0; seed < 50; ++seed) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     SimulatedMachine machine{"", 8, {}};
     const int narrow = pick(random, 1, 4);
@@ -535,6 +550,33 @@ TEST(Scheduler, TenantsGetTheirSharesByWeight) {
     EXPECT_LE(most, 2e6 * 4 + 3 * longest) << "history " << seed;
     EXPECT_EQ(report.all.answered, tenants * 1000);
   }
+}
+
+// One tenant asks for five times what the machine can do, the other for a third of it.
+TEST(Scheduler, WhoHasHadLessThanOthersIsAdmitted) {
+  SimulatedMachine machine{"", 2, {}};
+  for (int m = 0; m < 2; ++m) machine.models.push_back({"m", {.variants = {{1, 1, 1ms, 1ms}}}});
+  const double rates[] = {10'000, 667};  // a second; two slots answer 2,000
+  std::mt19937 random(7);
+  std::vector<Arrival> arrivals;
+  for (int m = 0; m < 2; ++m) {
+    std::exponential_distribution<double> gap(rates[m]);
+    for (double at = gap(random); at < 5; at += gap(random))
+      arrivals.push_back(
+          {.at = Time(static_cast<int64_t>(at * 1e9)), .model = m, .budget = Time(8ms)});
+  }
+  std::ranges::stable_sort(arrivals, {}, &Arrival::at);
+  const auto run = [&](bool shares) {
+    SimulationOptions options{.policy = policy_named("vliw").value(), .noise = 0.05};
+    options.policy.shares = shares, options.policy.overlap = 0;
+    options.policy.share_slack = 4ms;
+    return simulate(machine, arrivals, options);
+  };
+  const SimulationReport fair = run(true), first_come = run(false);
+  EXPECT_GT(fair.tenants[1].share(), 0.9);
+  EXPECT_LT(first_come.tenants[1].share(), 0.5);
+  EXPECT_GT(fair.all.in_time, first_come.all.in_time * 9 / 10) << "nobody else's time is wasted";
+  EXPECT_GT(fair.all.share_of_taken(), 0.99);
 }
 
 TEST(Scheduler, StragglersAreFoundAndStandBehind) {
@@ -959,6 +1001,7 @@ struct Happens {
     Policy made;
     made.foresee = made.hold = false;
     made.overlap = 0;  // as on a CPU
+    made.promise = 0;  // predictions hold
     return made;
   }();
   Window window = [] {
@@ -1023,11 +1066,11 @@ TEST(Scheduler, WhatWouldBeLateOnSlotsThatBecomeFreeRunsWithin) {
 }
 
 TEST(Scheduler, NobodyIsMadeLateByWhoRunsWithin) {
-  for (const Time due : {Time(10'200us), Time(11ms)}) {
+  for (const Time due : {Time(11'200us), Time(11'300us)}) {
     Happens one;
     one.arrives(1, 0, 0us, due);
-    EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, due == 11ms) << "200 us, and a tenth more";
-    EXPECT_EQ(one.arrives(2, 1, 1ms, 2ms).size(), due == 11ms ? 1u : 0u);
+    EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, due == 11'300us) << "200 us, and both a tenth more";
+    EXPECT_EQ(one.arrives(2, 1, 1ms, 2ms).size(), due == 11'300us ? 1u : 0u);
   }
   // Nor is who waits for its slots: 10 ms are left from 10'100 or 10'300 us on, with a tenth more.
   for (const Time due : {Time(21'100us), Time(21'300us)}) {
@@ -1037,16 +1080,16 @@ TEST(Scheduler, NobodyIsMadeLateByWhoRunsWithin) {
     EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, due == 21'300us);
     EXPECT_EQ(one.arrives(3, 1, 1ms, 2ms).size(), due == 21'300us ? 1u : 0u);
   }
-  // Nor is who waits behind that one, which may have half of the slots for 18 ms: another 9 ms.
-  for (const Time due : {Time(30'100us), Time(30'300us)}) {
+  // Nor is who waits behind that one.
+  for (const Time due : {Time(31'100us), Time(31'300us)}) {
     Happens one;
     one.times.models.push_back(one.times.models[0]);
     one.window.add_tenant(1);
     one.arrives(1, 0, 0us, kNever);
     EXPECT_TRUE(one.arrives(2, 0, 0us, 25ms).empty());
     EXPECT_TRUE(one.arrives(3, 2, 0us, due).empty());
-    EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, due == 30'300us);
-    EXPECT_EQ(one.arrives(4, 1, 1ms, 2ms).size(), due == 30'300us ? 1u : 0u);
+    EXPECT_EQ(one.ask(1, 1ms, 2ms).taken, due == 31'300us);
+    EXPECT_EQ(one.arrives(4, 1, 1ms, 2ms).size(), due == 31'300us ? 1u : 0u);
   }
   // Nor does a run give way to what is less urgent than it,
   Happens less;
@@ -1122,6 +1165,7 @@ TEST(Scheduler, RunsAreCutOnlyWhereThePolicyAndThePartsAllowIt) {
 // What runs within a run is its own tenant's, and not taken for a part of that run.
 TEST(Scheduler, TimeWithinARunIsNotThatRuns) {
   Happens one;
+  one.policy.promise = 0.995;
   one.arrives(1, 0, 0us, kNever);
   const double used = one.window.tenants()[0].used;
   for (uint64_t key = 2; key < 8; ++key) {
@@ -1153,7 +1197,7 @@ TEST(Scheduler, TimeWithinARunIsNotThatRuns) {
   EXPECT_GT(one.window.caution(1, one.policy), Window::kFirstCaution);
   Policy believing = one.policy;
   believing.promise = 0;
-  EXPECT_EQ(one.window.caution(1, believing), 1);
+  EXPECT_EQ(one.window.caution(1, believing), 0);
 }
 
 // One model runs nearly all the time on all slots, another is asked now and then and has a tenth of
@@ -1246,7 +1290,9 @@ TEST(Scheduler, EagerOnesDoNotWaitForSlots) {
       const Decisions made = decide(window, times, since, policy);
       // It makes the other 5 us longer, and waits for 1000 or for 4.
       ASSERT_EQ(made.starts.size(), eager && since == Time(0) ? 1u : 0u);
-      if (!made.starts.empty()) EXPECT_EQ(made.starts[0].why, Why::kOverlaps);
+      if (!made.starts.empty()) {
+        EXPECT_EQ(made.starts[0].why, Why::kOverlaps);
+      }
     }
 }
 
@@ -1285,6 +1331,91 @@ TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {
   EXPECT_TRUE(behind(211us).taken);
 }
 
+// What a plan says of each request that waits is when it ends, if nothing else comes.
+TEST(Plan, EndsAreThoseThatTheSchedulerComesTo) {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const int slots = pick(random, 1, 4), count = pick(random, 1, 24);
+    const Time takes(pick(random, 50, 500) * 1000);
+    const Times times{{{.variants = {{1, 1, takes, takes}}}}};
+    Policy policy;
+    policy.promise = 0, policy.overlap = 0, policy.margin = 1;
+    Window window(1, slots);
+    window.add_tenant(1);
+    std::vector<Job> jobs;
+    for (int k = 0; k < count; ++k)
+      jobs.push_back({.key = static_cast<uint64_t>(k) + 1,
+                      .deadline = takes * (count + 1) + Time(pick(random, 0, 1000))});
+    std::map<uint64_t, Time> planned, ended;
+    for (const Job& last : jobs) {  // each as the one that comes last
+      Window others(1, slots);
+      others.add_tenant(1);
+      for (const Job& job : jobs)
+        if (job.key != last.key) others.arrive(job, policy);
+      planned[last.key] = Plan(others, times, 0us, policy).end_of_added({.added = &last});
+      window.arrive(last, policy);
+    }
+    for (Time now{0}; ended.size() < jobs.size(); now += takes) {
+      const Decisions made = decide(window, times, now, policy);
+      ASSERT_TRUE(made.given_up.empty());
+      uint64_t run = window.apply(made, policy, now);
+      for (const Start& start : made.starts) {
+        for (const Job& job : start.jobs) ended[job.key] = now + takes;
+        window.finish(run++, takes, policy);
+      }
+    }
+    EXPECT_EQ(planned, ended) << "seed " << seed;
+  }
+}
+
+TEST(Plan, SaysWhoIsLateForAChange) {
+  Policy policy;
+  policy.promise = 0, policy.margin = 1;  // predictions hold
+  const Times times{{{.variants = {{1, 1, 100us, 100us}}}}};
+  Window window(1, 1);
+  window.add_tenant(1);
+  window.arrive({.key = 1, .priority = 1, .deadline = Time(150us)}, policy);
+  const Job& waits = window.flows()[0].waiting.begin()->job;
+  Plan plan(window, times, 0us, policy);
+  const Job before{.key = 2, .priority = 1, .deadline = Time(140us)},
+      behind{.key = 3, .priority = 1, .deadline = Time(250us)},
+      above{.key = 4, .deadline = Time(140us)};
+  EXPECT_EQ(plan.end_of_added({.added = &before}), 100us);
+  EXPECT_EQ(plan.end_of_added({.added = &behind}), 200us);
+  EXPECT_TRUE(plan.makes_late({.added = &before}));
+  EXPECT_FALSE(plan.makes_late({.added = &behind}));
+  EXPECT_FALSE(plan.makes_late({.added = &above})) << "the other is less urgent";
+  EXPECT_FALSE(plan.makes_late({.machine = 0, .delay = 50us}));
+  EXPECT_TRUE(plan.makes_late({.machine = 0, .delay = 51us}));
+  EXPECT_FALSE(plan.makes_late({.leaves = &waits, .machine = 0, .delay = 51us}));
+  EXPECT_EQ(plan.late_before(1ms), 0us);
+  window.arrive({.key = 5, .priority = 1, .deadline = Time(160us)}, policy);
+  EXPECT_EQ(Plan(window, times, 0us, policy).late_before(1ms), 100us);
+  // What is not in time any more takes no time of others.
+  EXPECT_EQ(Plan(window, times, 0us, policy).end_of_added({.added = &behind}), 200us);
+}
+
+// Admission expects what waits long later, by how far runs were from their predictions of late.
+TEST(Scheduler, WhatIsAddedToAPredictionFollowsWhatRunsTook) {
+  const Policy policy;
+  const Times times{{{.variants = {{1, 4, 100us, 100us}}}}};
+  const auto allowed = [&](Time slow) {
+    Window window(1, 4);
+    window.add_tenant(1);
+    for (uint64_t k = 1; k <= 300; ++k) {
+      window.arrive({.key = k}, policy);
+      const uint64_t run = window.apply(decide(window, times, 0us, policy), policy, 0us);
+      window.finish(run, k % 4 == 0 ? slow : 98us, policy);
+    }
+    EXPECT_GT(window.allowance(0, 300us, 100us, policy), window.allowance(0, 0us, 100us, policy));
+    return window.allowance(0, 0us, 100us, policy);
+  };
+  const Time steady = allowed(100us), less = allowed(120us), more = allowed(140us);
+  EXPECT_GT(steady, 0us);
+  EXPECT_GT(less, steady);
+  EXPECT_GT(more, 3 * less / 2);
+}
+
 // Of a burst each is due a little earlier than the one before, as those of clients who had to wait
 // for one another: none that is taken pushes out who was taken before.
 TEST(Scheduler, WhoWasAdmittedIsNotMadeLateByWhoComesLater) {
@@ -1300,7 +1431,8 @@ TEST(Scheduler, WhoWasAdmittedIsNotMadeLateByWhoComesLater) {
       if (!admit(window, times, 0us, policy, job, 100).taken) continue;
       window.arrive(job, policy), ++taken;
     }
-    EXPECT_EQ(taken, 11u) << "one after another on each of two slots, the last half a run early";
+    EXPECT_EQ(taken, earlier ? 11u : 12u)
+        << "six on each of two slots, and those that are due first are not the last to be taken";
     Time now{0};
     while (window.waiting() > 0 || !window.running().empty()) {
       const Decisions made = decide(window, times, now, policy);
@@ -1330,7 +1462,7 @@ TEST(Scheduler, BurstsBeyondCapacityAreRefusedAndNotMadeLate) {
     SimulationOptions options{.policy = policy_named("vliw").value(), .noise = 0.05};
     options.policy.segments = segments, options.policy.overlap = 0;
     const Attainment all = simulate(machine, arrivals, options).all;
-    EXPECT_GT(all.share_of_taken(), 0.98) << segments;
+    EXPECT_GT(all.share_of_taken(), 0.99) << segments;
     EXPECT_GT(all.refused, 1000) << segments;
   }
 }

@@ -1,0 +1,95 @@
+/// serve/plan.h — when what waits will end, if nothing else comes.
+///
+///   in   Window (who waits, what runs), Times, the time, a Policy
+///   out  an end for each request, as it is or with a change
+///
+/// List scheduling: in the order in which the scheduler prefers them, requests get the slots that
+/// are free first, in the program that the scheduler would choose for them there. Of requests that
+/// share a batch each takes its part of the batch's time; one that cannot be in time any more takes
+/// none. Admission asks it before it gives its word, the scheduler before it lets a program run
+/// within or beside others.
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "serve/program_times.h"
+
+namespace obelisk::serve {
+
+class Plan {
+ public:
+  Plan(const Window& window, const Times& times, Time now, const Policy& policy);
+
+  /// What may be otherwise than it is.
+  struct Change {
+    const Job* added = nullptr;   // it waits, too
+    const Job* leaves = nullptr;  // it waits no more
+    uint64_t run = 0;             // it ends later by `delay`
+    int machine = -1;             // all its slots become free so much later
+    Time delay{0};
+  };
+  /// When the request that a change adds will end; kNever: the model has no program for it.
+  Time end_of_added(const Change& change);
+  /// Whether the change makes a request late that is in time without it, or brings one that waits
+  /// nearer to its deadline than caution allows. One of lower priority than who is added counts for
+  /// nothing; of runs only those of `machine` are looked at.
+  bool makes_late(const Change& change);
+  /// How long those take, one after the other on as few slots as may be, that are due before a time
+  /// and will be late as it is.
+  Time late_before(Time due);
+
+ private:
+  /// Of a model's smallest batch that holds so many rows.
+  struct Programs {
+    struct One {
+      int width = 0;
+      Time alone{0}, usual{0};
+    };
+    std::vector<One> all;
+    double discount = 1;  // of slot-time, for the batch that a request is likely to share
+    int narrowest = 0;
+    Time away{0}, quickest = kNever;
+  };
+  struct Item {
+    const Job* job = nullptr;
+    Time due{0};
+    const Programs* programs = nullptr;
+    double slower = 1;  // than predicted, of late
+  };
+  struct Free {
+    Time at{0};
+    int slots = 0;
+  };
+  struct Place {
+    size_t machine = 0, entry = 0;
+    Time start{0}, end = kNever;
+    int width = 0;
+    bool late = false;
+  };
+  Item item_of(const Job& job, Time due);
+  static bool before(const Item& a, const Item& b);
+  /// The end of each item, of what is added last.
+  const std::vector<Time>& ends_with(const Change& change);
+  Place place(const Item& item, int others) const;
+  Place best_of(const Item& item, Place place, int slots, int part, double margin,
+                bool alone) const;
+  void take(const Place& place, Time occupied);
+  bool is_late(const Item& item, Time end, bool cautious) const;
+  const std::vector<Time>& as_it_is();
+
+  const Window& window_;
+  const Times& times_;
+  const Time now_;
+  const Policy& policy_;
+  const bool narrow_;                                 // programs side by side
+  std::map<std::pair<int, int>, Programs> programs_;  // by model and rows
+  std::vector<Item> items_;
+  bool all_ = true;  // that waits is in items_
+  std::vector<Time> as_it_is_, changed_;
+  const Job* added_ = nullptr;           // with which, and no other change, changed_ is
+  std::vector<std::vector<Free>> free_;  // by machine, while a plan is made: sorted
+};
+
+}  // namespace obelisk::serve
