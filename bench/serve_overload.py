@@ -39,7 +39,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from serve import ROOT, wait_ready
 
-WIDTH, ROWS, LAYERS = 512, 256, 10
+WIDTH, ROWS, LAYERS = 512, 512, 10
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [0.5] * WIDTH}]})
 CONFIG = """name: "{name}"
 backend: "identity"

@@ -8,7 +8,7 @@ namespace obelisk::serve {
 namespace {
 
 /// Looked at of each flow, and of all; what is behind them is estimated (Plan::end_of_added).
-constexpr size_t kOfFlow = 64, kOfAll = 512;
+constexpr size_t kOfFlow = 256, kOfAll = 512;
 
 /// Requests of a flow that are due before a time; of very many the rest is estimated.
 int ahead_in(const Flow& flow, Time due) {

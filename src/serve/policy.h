@@ -34,8 +34,9 @@ struct Policy {
   PolicyKind kind = PolicyKind::kVliw;
   Drop drop = Drop::kHopeless;
   bool admit_by_load = true;  // refuse at the door what the work ahead of it makes late
-  /// Of what is admitted with a deadline so many are to be in time: where fewer are, admission
-  /// expects longer waits (Window::caution). 0: it always believes the prediction.
+  /// Of what is admitted with a deadline so many are to be in time: admission allows for how
+  /// far runs are from their predictions, and for more where fewer are (Window::allowance). 0: it
+  /// always believes the prediction.
   double promise = 0.995;
   int streams = 8;  // programs at once of `streams`
 
@@ -54,7 +55,8 @@ struct Policy {
                          // programs that have them what would wait for longer than it delays those
   bool segments = true;  // what would be late on slots that become free runs within a program that
                          // has some and gives way between two parts, where that is in time so
-  bool shares = true;    // tenants beyond their share stand behind those within it
+  bool shares = true;    // tenants beyond their share stand behind those within it: at admission,
+                         // or, of requests without a deadline, in the queue
   double margin = 1.1;  // predictions are multiplied by it before they are compared with a deadline
   double straggler = 1.5;  // a tenant whose runs take so many times the prediction is demoted
   Time gather{10'000};  // a request waits so long, from one to the next, for those of other models

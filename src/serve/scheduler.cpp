@@ -207,6 +207,9 @@ class Deciding {
     Time due;
     auto operator<=>(const Rank&) const = default;
   };
+  bool half_over(size_t f) const {
+    return now_ - head(f).arrival > (head(f).deadline - head(f).arrival) / 2;
+  }
   bool is_promised(size_t f) const { return window_.flows()[f].bounded && policy_.admit_by_load; }
   Rank rank(size_t f, int machine) const {
     const Flow& flow = window_.flows()[f];
@@ -547,7 +550,7 @@ class Deciding {
       flows_[f].skipped = true;
       const double used = used_[static_cast<size_t>(window_.flows()[f].tenant)];
       if (!flows_[f].held && (policy_.reserve || at.standing == 0 ||
-                              (!is_promised(f) && most_used - used > share_slack())))
+                              (is_promised(f) ? half_over(f) : most_used - used > share_slack())))
         reserve(f, machine);
       if (free_[static_cast<size_t>(machine)] != free) return true;
     }

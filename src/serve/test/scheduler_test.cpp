@@ -288,6 +288,9 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
       for (const Flow& flow : window.flows()) {
         if (flow.waiting.empty()) continue;
         if (now - flow.served > policy.patience) return;  // neglected: it may have slots reserved
+        const Job& first = flow.waiting.begin()->job;  // so may who was admitted, for half its time
+        if (first.deadline != kNever && 2 * (now - first.arrival) > first.deadline - first.arrival)
+          return;
         const double used = window.tenants()[static_cast<size_t>(flow.tenant)].used;
         least = std::min(least, used), most = std::max(most, used);
       }
@@ -549,6 +552,30 @@ TEST(Scheduler, TenantsGetTheirSharesByWeight) {
         longest = std::max(longest, static_cast<double>(variant.beside.count()) * variant.width);
     EXPECT_LE(most, 2e6 * 4 + 3 * longest) << "history " << seed;
     EXPECT_EQ(report.all.answered, tenants * 1000);
+  }
+}
+
+// A program that can only use all slots, while those of another model fill them one by one: slots
+// are kept for it behind half of its time, for it was admitted.
+TEST(Scheduler, WhoNeedsAllSlotsGetsThemByItsDeadline) {
+  SimulatedMachine machine{"", 8, {}};
+  machine.models.push_back({"narrow", {.variants = {{1, 1, 1ms, 1ms}}}});
+  machine.models.push_back({"wide", {.variants = {{1, 8, 1ms, 1ms}}}});
+  for (const Time budget : {Time(10ms), Time(50ms), Time(200ms)}) {
+    std::mt19937 random(3);
+    const double rates[] = {6400, 50};  // a second; the slots answer 8,000 narrow ones
+    std::vector<Arrival> arrivals;
+    for (int m = 0; m < 2; ++m) {
+      std::exponential_distribution<double> gap(rates[m]);
+      for (double at = gap(random); at < 2; at += gap(random))
+        arrivals.push_back({.at = Time(static_cast<int64_t>(at * 1e9)),
+                            .model = m,
+                            .budget = m == 0 ? Time(20ms) : budget});
+    }
+    std::ranges::stable_sort(arrivals, {}, &Arrival::at);
+    SimulationOptions options{.policy = policy_named("vliw:overlap=0").value(), .noise = 0.1};
+    const SimulationReport report = simulate(machine, arrivals, options);
+    for (const Attainment& tenant : report.tenants) EXPECT_GT(tenant.share(), 0.99);
   }
 }
 
