@@ -63,6 +63,24 @@ bool within_in_time(const Window& window, const Times& times, Time now, const Po
   return false;
 }
 
+/// Whether nobody waits, and a program of the model is in time on slots that are free: then no plan
+/// is needed.
+bool starts_at_once(const Window& window, const ModelTimes& model, Time now, const Policy& policy,
+                    const Job& job) {
+  if (window.waiting() > 0 || policy.kind != PolicyKind::kVliw || !policy.narrow) return false;
+  int free = 0;
+  for (int machine = 0; machine < window.machines(); ++machine)
+    free = std::max(free, window.left(machine));
+  const int batch = smallest(model, job.rows);
+  const double slower =
+      std::max(window.tenants()[static_cast<size_t>(job.tenant)].ratio, 1.0) * policy.margin;
+  return std::ranges::any_of(model.variants, [&](const VariantTime& variant) {
+    return variant.batch == batch && variant.width <= free &&
+           now + model.away + scaled(usual(variant) * passes(variant, job.rows), slower) <=
+               job.deadline;
+  });
+}
+
 /// Whether the tenant of a request has had more, by Policy::share_slack, than one that was refused.
 bool is_ahead(const Window& window, Time now, const Policy& policy, const Job& job) {
   if (!policy.shares || policy.kind != PolicyKind::kVliw) return false;
@@ -84,6 +102,7 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
     return {false, Why::kTooShort, {}};
   const bool full = window.waiting_of(job.model) >= queue_limit;
   if (!full && (!bounded || !policy.admit_by_load)) return {};
+  if (!full && starts_at_once(window, model, now, policy, job)) return {};
   Plan plan(window, times, now, policy);
   const Plan::Change with_it{.added = &job};
   const Time end = plan.end_of_added(with_it);
