@@ -57,7 +57,8 @@ struct Policy {
                          // has some and gives way between two parts, where that is in time so
   bool shares = true;    // tenants beyond their share stand behind those within it: at admission,
                          // or, of requests without a deadline, in the queue
-  double margin = 1.1;  // predictions are multiplied by it before they are compared with a deadline
+  double margin =
+      1.05;  // predictions are multiplied by it before they are compared with a deadline
   double straggler = 1.5;  // a tenant whose runs take so many times the prediction is demoted
   Time gather{10'000};  // a request waits so long, from one to the next, for those of other models
                         // that would share its launch, where they are expected and its slack allows

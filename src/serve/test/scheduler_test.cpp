@@ -835,12 +835,12 @@ TEST(Scheduler, ARequestWaitsForThoseThatShareItsLaunch) {
   ASSERT_EQ(made.starts.size(), 1u);
   EXPECT_EQ(made.starts[0].launch, 0);
   // Its slack does not allow to wait.
-  arrives(0, 16ms, 16ms + 1120us);
+  arrives(0, 16ms, 16ms + 1080us);
   EXPECT_EQ(run_all(16ms).starts.size(), 1u);
   // One that has to start takes along who gathers.
   arrives(0, 20ms);
   EXPECT_TRUE(run_all(20ms).starts.empty());
-  arrives(1, 20ms + 10us, 20ms + 1120us);
+  arrives(1, 20ms + 10us, 20ms + 1080us);
   made = run_all(20ms + 10us);
   ASSERT_EQ(made.starts.size(), 2u);
   EXPECT_EQ(made.starts[0].launch, 1);
@@ -1029,6 +1029,7 @@ struct Happens {
     made.foresee = made.hold = false;
     made.overlap = 0;  // as on a CPU
     made.promise = 0;  // predictions hold
+    made.margin = 1.1;
     return made;
   }();
   Window window = [] {
@@ -1326,6 +1327,7 @@ TEST(Scheduler, EagerOnesDoNotWaitForSlots) {
 TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {
   Policy policy;
   policy.promise = 0;  // predictions hold here
+  policy.margin = 1.1;
   Window window(1, 4);
   window.add_tenant(1);
   const Times times{{{.variants = {{1, 4, 100us, 100us}}}}};
