@@ -107,7 +107,7 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
   const Plan::Change with_it{.added = &job};
   const Time end = plan.end_of_added(with_it);
   if (full) return {false, Why::kQueueFull, std::max(end - now, Time(1'000'000))};
-  constexpr double kAhead = 0.75;  // chosen: half of the time takes 2 % of the answers more
+  constexpr double kAhead = 0.75;  // chosen: with a half, 2 % fewer are in time
   const bool ahead = is_ahead(window, now, policy, job);
   // The rest of its time is room for those who are due before it and have had less.
   const Time deadline =
