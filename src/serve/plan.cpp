@@ -148,9 +148,7 @@ void Plan::take(const Place& place, Time occupied) {
   free.insert(std::ranges::upper_bound(free, again.at, {}, &Free::at), again);
 }
 
-const std::vector<Time>& Plan::ends_with(const Change& change) {
-  if (change.added && change.added == added_) return changed_;
-  added_ = change.added;
+std::vector<Time> Plan::ends_with(const Change& change) {
   free_.resize(static_cast<size_t>(window_.machines()));
   for (int machine = 0; machine < window_.machines(); ++machine)
     free_[static_cast<size_t>(machine)].assign(
@@ -164,7 +162,7 @@ const std::vector<Time>& Plan::ends_with(const Change& change) {
   }
   for (auto& each : free_) std::ranges::sort(each.begin() + 1, each.end(), {}, &Free::at);
   const size_t count = items_.size();
-  changed_.assign(count + 1, kNever);
+  std::vector<Time> ends(count + 1, kNever);
   Item added;
   size_t at = count + 1;  // where what is added stands
   if (change.added) {
@@ -179,9 +177,16 @@ const std::vector<Time>& Plan::ends_with(const Change& change) {
     return found.end;
   };
   for (size_t k = 0; k <= count; ++k) {
-    if (k == at) changed_[count] = next(added);
-    if (k < count && items_[k].job != change.leaves) changed_[k] = next(items_[k]);
+    if (k == at) ends[count] = next(added);
+    if (k < count && items_[k].job != change.leaves) ends[k] = next(items_[k]);
   }
+  return ends;
+}
+
+/// Asked for the end of what is added, and whether that makes others late, it plans once.
+const std::vector<Time>& Plan::changed(const Change& change) {
+  if (!change.added || change.added != added_) changed_ = ends_with(change);
+  added_ = change.added;
   return changed_;
 }
 
@@ -191,7 +196,7 @@ const std::vector<Time>& Plan::as_it_is() {
 }
 
 Time Plan::end_of_added(const Change& change) {
-  const Time end = ends_with(change).back();
+  const Time end = changed(change).back();
   if (all_ || end == kNever) return end;
   const Time due = due_of(*change.added, policy_);
   const auto cost = [&](int model) {
@@ -223,8 +228,7 @@ bool Plan::makes_late(const Change& change) {
       if (end <= deadline && end + change.delay > deadline) return true;
   }
   if (items_.empty()) return false;
-  as_it_is();
-  const std::vector<Time>& ends = ends_with(change);
+  const std::vector<Time>& ends = changed(change);
   for (size_t k = 0; k < items_.size(); ++k) {
     const Item& item = items_[k];
     if (item.job == change.leaves || (change.added && item.job->priority > change.added->priority))

@@ -71,7 +71,8 @@ class Plan {
   Item item_of(const Job& job, Time due);
   static bool before(const Item& a, const Item& b);
   /// The end of each item, of what is added last.
-  const std::vector<Time>& ends_with(const Change& change);
+  std::vector<Time> ends_with(const Change& change);
+  const std::vector<Time>& changed(const Change& change);
   Place place(const Item& item, int others) const;
   Place best_of(const Item& item, Place place, int slots, int part, double margin,
                 bool alone) const;
