@@ -83,11 +83,10 @@ bool starts_at_once(const Window& window, const ModelTimes& model, Time now, con
 
 /// Whether the tenant of a request has had more, by Policy::share_slack, than one that was refused.
 bool is_ahead(const Window& window, Time now, const Policy& policy, const Job& job) {
-  if (!policy.shares || policy.kind != PolicyKind::kVliw) return false;
+  if (policy.kind != PolicyKind::kVliw) return false;
   const double least = window.least_used(now, false);
-  return least >= 0 &&
-         window.tenants()[static_cast<size_t>(job.tenant)].used - least >
-             static_cast<double>(policy.share_slack.count()) * window.slots() * window.machines();
+  return least >= 0 && window.tenants()[static_cast<size_t>(job.tenant)].used - least >
+                           share_slack(window, policy);
 }
 
 }  // namespace
@@ -107,7 +106,7 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
   const Plan::Change with_it{.added = &job};
   const Time end = plan.end_of_added(with_it);
   if (full) return {false, Why::kQueueFull, std::max(end - now, Time(1'000'000))};
-  constexpr double kAhead = 0.75;  // chosen: with a half, 2 % fewer are in time
+  constexpr double kAhead = 0.75;  // chosen: a smaller part is fairer and answers fewer
   const bool ahead = is_ahead(window, now, policy, job);
   // The rest of its time is room for those who are due before it and have had less.
   const Time deadline =

@@ -57,7 +57,7 @@ Plan::Item Plan::item_of(const Job& job, Time due) {
     const int batch = smallest(model, job.rows);
     double single = 0;  // slot-nanoseconds of a row that shares nothing
     for (const VariantTime& variant : model.variants) {
-      if (variant.width != window_.slots() && !narrow_) continue;
+      if (narrow_ ? wasteful(model, variant) : variant.width != window_.slots()) continue;
       if (variant.batch == 1) {
         const Time time = variant.width == window_.slots() ? variant.alone : variant.beside;
         const double cost = static_cast<double>(time.count()) * variant.width;
@@ -154,8 +154,7 @@ std::vector<Time> Plan::ends_with(const Change& change) {
     free_[static_cast<size_t>(machine)].assign(
         1, {machine == change.machine ? now_ + change.delay : now_, window_.left(machine)});
   for (const Running& run : window_.running()) {
-    Time end = std::max(
-        run.started + run.paused + scaled(run.predicted - run.paused, policy_.margin), now_);
+    Time end = end_of(run, now_, policy_);
     if (run.id == change.run || run.machine == change.machine) end += change.delay;
     if (const int slots = run.slots + run.beside; slots > 0)
       free_[static_cast<size_t>(run.machine)].push_back({end, slots});

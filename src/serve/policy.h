@@ -46,7 +46,8 @@ struct Policy {
   bool foresee = true;   // who is likely to come soon counts as waiting, when widths are chosen
   bool hold = true;      // wait for a partner while slack allows and others have work for the slots
   bool reserve = false;  // slots that become free are kept for who would be late without them; for
-                         // who is neglected they always are
+                         // who is neglected, or was admitted and has half of its time behind it,
+                         // they always are
   bool instances = true;  // runs of models of the same code, each with its own weights, share a
                           // launch (a super-kernel)
   int overlap = 4;  // of what would be late on slots that become free, so many may run beside the
@@ -62,7 +63,7 @@ struct Policy {
   double straggler = 1.5;  // a tenant whose runs take so many times the prediction is demoted
   Time gather{10'000};  // a request waits so long, from one to the next, for those of other models
                         // that would share its launch, where they are expected and its slack allows
-  Time patience{50'000'000};      // nobody who waits is passed over for longer than this
+  Time patience{50'000'000};      // of requests without a deadline nobody is passed over for longer
   Time share_slack{20'000'000};   // whole-machine time that a tenant may be ahead of its fair share
   Time best_effort{100'000'000};  // takes the place of the deadline of requests that have none
 };

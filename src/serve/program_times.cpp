@@ -1,6 +1,7 @@
 #include "serve/program_times.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace obelisk::serve {
 
@@ -51,10 +52,20 @@ std::optional<Time> gives_way(const Times& times, const Policy& policy, const Ru
                                      static_cast<double>(std::max(variant.alone, Time(1)).count()));
 }
 
+Time end_of(const Running& run, Time now, const Policy& policy) {
+  return std::max(run.started + run.paused + scaled(run.predicted - run.paused, policy.margin),
+                  now);
+}
+
+double share_slack(const Window& window, const Policy& policy) {
+  return policy.shares
+             ? static_cast<double>(policy.share_slack.count()) * window.slots() * window.machines()
+             : INFINITY;
+}
+
 Time room_in(const Window& window, const Running& run, Time now, const Policy& policy) {
   const Time own = run.predicted - run.paused;
-  const Time end = std::max(run.started + run.paused + scaled(own, policy.margin), now) +
-                   window.allowance(run.model, own, own, policy);
+  const Time end = end_of(run, now, policy) + window.allowance(run.model, own, own, policy);
   Time room = std::max(own, policy.patience) - run.paused;
   for (const Time deadline : run.deadlines)
     if (run.started + run.predicted <= deadline) room = std::min(room, deadline - end);

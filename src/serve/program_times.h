@@ -29,6 +29,10 @@ bool wasteful(const ModelTimes& model, const VariantTime& variant);
 /// to one at a time, and who runs within another to nobody.
 std::optional<Time> gives_way(const Times& times, const Policy& policy, const Running& run,
                               int priority);
+/// When a run will end, a little later than it is predicted to: by Policy::margin.
+Time end_of(const Running& run, Time now, const Policy& policy);
+/// Slot-nanoseconds that a tenant may be ahead of another, divided by its weight.
+double share_slack(const Window& window, const Policy& policy);
 /// How long a run may stand still from now on: no deadline of its own comes nearer for it than
 /// Window::allowance, and in all that is no longer than it runs itself, or than Policy::patience.
 Time room_in(const Window& window, const Running& run, Time now, const Policy& policy);

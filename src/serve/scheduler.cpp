@@ -217,7 +217,8 @@ class Deciding {
     // Whose deadline was promised at admission keeps its place: who may come was decided there.
     const bool promised = is_promised(f);
     int standing = 1;
-    if (!promised && used_[static_cast<size_t>(flow.tenant)] - least_used_ > share_slack())
+    if (!promised &&
+        used_[static_cast<size_t>(flow.tenant)] - least_used_ > share_slack(window_, policy_))
       standing = 2;
     if (flows_[f].straggling) standing = 3;
     if (!promised && now_ - flow.served > policy_.patience) standing = 0;
@@ -227,13 +228,6 @@ class Deciding {
     const int clash = (of_memory - of_arithmetic) * (model_of(f).bound == Bound::kMemory ? 1 : -1);
     const int shorter = -static_cast<int>(std::bit_width(static_cast<uint64_t>(quick.count())));
     return {standing, flow.priority, bin, shorter, clash > 0 ? 1 : 0, due(f)};
-  }
-
-  /// Slot-nanoseconds that a tenant may be ahead of another.
-  double share_slack() const {
-    return policy_.shares ? static_cast<double>(policy_.share_slack.count()) * window_.slots() *
-                                window_.machines()
-                          : INFINITY;
   }
 
   void vliw() {
@@ -549,8 +543,9 @@ class Deciding {
       if (start_on(f, machine, may_hold)) return true;
       flows_[f].skipped = true;
       const double used = used_[static_cast<size_t>(window_.flows()[f].tenant)];
-      if (!flows_[f].held && (policy_.reserve || at.standing == 0 ||
-                              (is_promised(f) ? half_over(f) : most_used - used > share_slack())))
+      if (!flows_[f].held &&
+          (policy_.reserve || at.standing == 0 ||
+           (is_promised(f) ? half_over(f) : most_used - used > share_slack(window_, policy_))))
         reserve(f, machine);
       if (free_[static_cast<size_t>(machine)] != free) return true;
     }

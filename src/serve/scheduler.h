@@ -13,7 +13,7 @@
 /// among these the least slack, in bins of powers of two, so that near-equals are ordered by what
 /// suits the machine: the longer run first, and what streams memory beside what multiplies. The
 /// chosen model's requests become one batch. Its width is its part of the free slots: all of them
-/// when nobody else waits, fewer when others do, more again when the deadline asks for it; who is
+/// when nobody else waits, fewer when others do, more again when the deadline requires it; who is
 /// likely to come soon counts as waiting. Where there is no room for all, what takes least of the
 /// machine for a row. Starts whose programs have the same code, of models with weights of their
 /// own, share a launch. A request waits a few microseconds, from one to the next, where others of

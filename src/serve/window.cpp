@@ -213,7 +213,7 @@ void Window::finish(uint64_t run, Time took, const Policy& policy, Time waited) 
         static_cast<double>((took - at->paused).count()) / static_cast<double>(predicted.count()),
         4.0);
     Tenant& tenant = tenants_[static_cast<size_t>(at->tenant)];
-    constexpr double kOfLate = 1.0 / 64;
+    constexpr double kOfLate = 1.0 / 64;  // chosen: of some tens of runs
     const double longer = std::max(ratio / std::max(tenant.ratio, 1.0) - 1, 0.0);
     longer_ += kOfLate * (longer * longer - longer_);
     move_ratio(tenant, ratio, policy);

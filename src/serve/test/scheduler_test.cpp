@@ -579,7 +579,8 @@ TEST(Scheduler, WhoNeedsAllSlotsGetsThemByItsDeadline) {
   }
 }
 
-// One tenant asks for five times what the machine can do, the other for a third of it.
+// One tenant sends five times as many requests as the machine can answer, the other a third of
+// that.
 TEST(Scheduler, WhoHasHadLessThanOthersIsAdmitted) {
   SimulatedMachine machine{"", 2, {}};
   for (int m = 0; m < 2; ++m) machine.models.push_back({"m", {.variants = {{1, 1, 1ms, 1ms}}}});
