@@ -58,11 +58,14 @@ class GpuMemory {
     return bytes;
   }
   /// A stream that waits for no other.
-  void* stream() {
+  /// `urgent`: of the highest priority.
+  void* stream(bool urgent = false) {
     use();
     void* made = nullptr;
     constexpr unsigned kNonBlocking = 1;
-    if (call<int (*)(void**, unsigned)>("cuStreamCreate")(&made, kNonBlocking) != 0)
+    constexpr int kHighest = -100;  // the driver takes the highest that there is
+    if (call<int (*)(void**, unsigned, int)>("cuStreamCreateWithPriority")(
+            &made, kNonBlocking, urgent ? kHighest : 0) != 0)
       throw std::runtime_error("the GPU gives no stream");
     return made;
   }

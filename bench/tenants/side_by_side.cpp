@@ -3,15 +3,19 @@
 // take longer beside others.
 //
 //   side_by_side FILE.obk [--most 8] [--runs 20] [--turns 15] [--one-copy] [--together] [--kernels]
+//                [--other OTHER.obk] [--urgent]
 //
 // FILE.obk is compiled for a part of the multiprocessors: obelisk compile m.onnx --sms 16
 // --dispatch waves -o FILE.obk. Inputs and outputs lie in the GPU's memory. Each copy has weights
 // of its own; with --one-copy all read the same. With --together a round is one launch
-// (Context::run_together_on), on the stream of the first copy. Prints one line of JSON, times in
-// microseconds:
+// (Context::run_together_on), on the stream of the first copy. With --other all but the first copy
+// are of another program; with --urgent the first one's stream has the highest priority. Prints one
+// line of JSON, times in microseconds:
 //
 //   round_us    by number of copies: the median of --turns means of --runs rounds
-//   same_bits   whether all answers have the bits of the first copy's alone
+//   run_us      of single runs of the first copy, alone and (_beside) while the others run again
+//               and again: from the launch to the end of the wait for it
+//   same_bits   whether all answers have the bits of the first copy's alone (not with --other)
 //   kernels     with --kernels, medians of --turns, of the first copy alone and (_beside) while the
 //               others run: `us` from the begin of a kernel's first task to the end of its last
 //               one, `task_us` the mean of its tasks, `gap_us` from the end of the kernels that
@@ -61,7 +65,8 @@ Bytes some_numbers(const obelisk::Type& type) {
 
 class Copy {
  public:
-  Copy(std::shared_ptr<const runtime::Executable> executable, const runtime::Program& program)
+  Copy(std::shared_ptr<const runtime::Executable> executable, const runtime::Program& program,
+       bool urgent)
       : context_(must(executable->context())), executable_(std::move(executable)) {
     for (const runtime::Port& port : program.inputs)
       inputs_.push_back(gpu_.copy_of(some_numbers(port.type)).data());
@@ -70,7 +75,7 @@ class Copy {
       spans_.push_back(gpu_.copy_of(Bytes(bytes)));
       outputs_.push_back(const_cast<std::byte*>(spans_.back().data()));
     }
-    stream_ = gpu_.stream();
+    stream_ = gpu_.stream(urgent);
   }
   void begin() { must(context_->run_on(inputs_, outputs_, stream_)); }
   void begin(std::span<const runtime::SharedRun> runs) {
@@ -130,15 +135,12 @@ std::map<int, Kernel> kernels_of(const std::vector<runtime::TaskTime>& times) {
   return all;
 }
 
-/// Of the first copy, while the others run again and again.
-Json kernels(Copies& copies, const runtime::Program& program, int turns) {
-  Json rows = Json::array();
-  std::map<int, std::map<std::string, std::vector<double>>> values;
-  for (const bool beside : {false, true}) {
-    std::vector<std::string> errors(copies.size());
-    std::vector<std::jthread> others;  // stop and end with this block
-    for (size_t k = 1; beside && k < copies.size(); ++k)
-      others.emplace_back([&, k](const std::stop_token& stop) {
+/// While one is there all copies but the first run again and again.
+class Others {
+ public:
+  Others(Copies& copies, bool run) : errors_(copies.size()) {
+    for (size_t k = 1; run && k < copies.size(); ++k)
+      threads_.emplace_back([&copies, this, k](const std::stop_token& stop) {
         constexpr int kAhead = 8;  // runs that are given at once, so that the GPU always has one
         try {
           while (!stop.stop_requested()) {
@@ -146,9 +148,42 @@ Json kernels(Copies& copies, const runtime::Program& program, int turns) {
             copies[k]->wait();
           }
         } catch (const std::exception& error) {
-          errors[k] = error.what();
+          errors_[k] = error.what();
         }
       });
+  }
+  void end() {
+    threads_.clear();
+    for (const std::string& error : errors_)
+      if (!error.empty()) throw std::runtime_error(error);
+  }
+
+ private:
+  std::vector<std::string> errors_;
+  std::vector<std::jthread> threads_;  // stop and end first
+};
+
+/// Of single runs of the first copy.
+Json run_us(Copies& copies, bool beside) {
+  constexpr int kRuns = 2000, kWarm = 200;
+  Others others(copies, beside);
+  std::vector<double> all;
+  for (int run = 0; run < kWarm + kRuns; ++run) {
+    const auto start = Clock::now();
+    copies[0]->begin();
+    copies[0]->wait();
+    if (run >= kWarm) all.push_back(us(Clock::now() - start));
+  }
+  others.end();
+  return {{"p50", quantile(all, 0.5)}, {"p90", quantile(all, 0.9)}, {"p99", quantile(all, 0.99)}};
+}
+
+/// Of the first copy, while the others run again and again.
+Json kernels(Copies& copies, const runtime::Program& program, int turns) {
+  Json rows = Json::array();
+  std::map<int, std::map<std::string, std::vector<double>>> values;
+  for (const bool beside : {false, true}) {
+    Others others(copies, beside);
     for (int turn = 0; turn < turns; ++turn) {
       const std::map<int, Kernel> all = kernels_of(copies[0]->task_times());
       std::vector<std::pair<int, Kernel>> order(all.begin(), all.end());
@@ -164,9 +199,7 @@ Json kernels(Copies& copies, const runtime::Program& program, int turns) {
         before = std::max(before, kernel.to);
       }
     }
-    others.clear();
-    for (const std::string& error : errors)
-      if (!error.empty()) throw std::runtime_error(error);
+    others.end();
   }
   for (const auto& [work, of] : values) {
     Json row = {{"kernel", work}, {"label", program.works[static_cast<size_t>(work)].label}};
@@ -177,10 +210,10 @@ Json kernels(Copies& copies, const runtime::Program& program, int turns) {
 }
 
 int measure(int argc, char** argv) {
-  std::string file;
+  std::string file, other;
   size_t most = 8;
   int runs = 20, turns = 15;
-  bool one_copy = false, together = false, by_kernel = false;
+  bool one_copy = false, together = false, by_kernel = false, urgent = false;
   for (Words words(argc, argv); words.next();) {
     const std::string word = words.word();
     if (word == "--most")
@@ -195,6 +228,10 @@ int measure(int argc, char** argv) {
       together = true;
     else if (word == "--kernels")
       by_kernel = true;
+    else if (word == "--other")
+      other = words.value();
+    else if (word == "--urgent")
+      urgent = true;
     else if (word.starts_with("--"))
       throw std::invalid_argument("there is no flag " + word);
     else if (!file.empty())
@@ -202,18 +239,23 @@ int measure(int argc, char** argv) {
     else
       file = word;
   }
+  if (together && !other.empty())
+    throw std::invalid_argument("--together is for copies of one program");
   if (together && by_kernel)
     throw std::invalid_argument("--kernels are those of runs that have a launch each");
   if (file.empty())
     throw std::invalid_argument("a file is wanted: obelisk compile m.onnx --sms 16 -o FILE.obk");
   const runtime::Compiled compiled = must(runtime::open_obk(file));
+  const runtime::Compiled of_others = must(runtime::open_obk(other.empty() ? file : other));
   std::shared_ptr<const runtime::Executable> executable;
   Copies copies;
   runtime::LoadOptions options;
   options.instances = together;
   for (size_t k = 0; k < most; ++k) {
-    if (!executable || !one_copy) executable = must(runtime::load_cuda(compiled.program, options));
-    copies.push_back(std::make_unique<Copy>(executable, *compiled.program));
+    const runtime::Compiled& from = k == 0 ? compiled : of_others;
+    if (!executable || !one_copy || (k == 1 && !other.empty()))
+      executable = must(runtime::load_cuda(from.program, options));
+    copies.push_back(std::make_unique<Copy>(executable, *from.program, urgent && k == 0));
   }
   round_us(copies, 1, 3, together);
   const Bytes alone = copies[0]->answer();
@@ -226,11 +268,14 @@ int measure(int argc, char** argv) {
   for (int turn = 0; turn < turns; ++turn)
     for (const size_t count : counts) {
       times[count].push_back(round_us(copies, count, runs, together));
-      for (size_t k = 0; k < count; ++k) same = same && copies[k]->answer() == alone;
+      for (size_t k = 0; other.empty() && k < count; ++k)
+        same = same && copies[k]->answer() == alone;
     }
   Json out = {{"file", file}, {"one_copy", one_copy}, {"together", together}, {"same_bits", same}};
   for (const auto& [count, all] : times)
     out["round_us"][std::to_string(count)] = quantile(all, 0.5);
+  if (!together) out["run_us"] = run_us(copies, false), out["run_us_beside"] = run_us(copies, true);
+  if (!other.empty()) out["other"] = other, out["urgent"] = urgent;
   if (by_kernel) out["kernels"] = kernels(copies, *compiled.program, turns);
   std::printf("%s\n", out.dump().c_str());
   return same ? 0 : 1;

@@ -51,41 +51,49 @@ void Lanes::run(std::function<void()> work) {
     const std::unique_lock lock = soon(mutex_, spin_.all);
     work_.push_back(std::move(work));
     waiting_ = static_cast<int>(work_.size());
-    wake = waiting_ > spinning_;
+    wake = waiting_ > looking_;
   }
   if (wake) changed_.notify_one();
 }
 
-/// Until there is work, or for so long. Without the lock; what was seen may be gone when it comes.
-void Lanes::poll(std::unique_lock<std::mutex>& lock, std::chrono::microseconds time) {
+/// Until there is work, or too few look for it, or a time. Without the lock; what was seen may be
+/// gone when it comes.
+void Lanes::poll(std::unique_lock<std::mutex>& lock, Clock::time_point until) {
   lock.unlock();
-  const auto until = std::chrono::steady_clock::now() + time;
   constexpr int kLooks = 64;  // between looks at the clock
+  const auto sees = [&] { return waiting_ > 0 || lacks_a_looker(); };
   do {
-    for (int k = 0; k < kLooks && waiting_ == 0; ++k) spin_pause();
-  } while (waiting_ == 0 && !ends_ && std::chrono::steady_clock::now() < until);
+    for (int k = 0; k < kLooks && !sees(); ++k) spin_pause();
+  } while (!sees() && !ends_ && Clock::now() < until);
   lock = soon(mutex_, spin_.all);
 }
 
 void Lanes::look(std::unique_lock<std::mutex>& lock) {
-  ++spinning_;
-  // Another may have been quicker to take what was seen: then it looks on.
-  const auto until = std::chrono::steady_clock::now() + spin_.all;
-  do poll(lock, spin_.all);
-  while (work_.empty() && !ends_ && std::chrono::steady_clock::now() < until);
+  ++looking_;
+  const auto look_until = [&](Clock::time_point until) {
+    do {  // another may have been quicker to take what was seen: then this one looks on
+      poll(lock, until);
+      if (work_.empty() && lacks_a_looker()) ++called_, changed_.notify_one();
+    } while (work_.empty() && !ends_ && Clock::now() < until);
+  };
+  look_until(Clock::now() + spin_.all);
   if (work_.empty() && !ends_ && longer_ < spin_.some) {
     ++longer_;
-    poll(lock, spin_.longer);
+    look_until(Clock::now() + spin_.longer);
     --longer_;
   }
-  --spinning_;
+  --looking_;
 }
 
 void Lanes::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
     if (spin_.all.count() > 0 && !ends_ && work_.empty()) look(lock);
-    changed_.wait(lock, [this] { return ends_ || !work_.empty(); });
+    ++asleep_;
+    changed_.wait(lock, [this] { return ends_ || !work_.empty() || called_ > 0; });
+    --asleep_;
+    if (called_ > 0) --called_;
+    if (work_.empty() && !ends_) continue;
     if (work_.empty()) return;
     std::function<void()> work = std::move(work_.front());
     work_.pop_front();

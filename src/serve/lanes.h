@@ -22,7 +22,9 @@ std::unique_lock<std::mutex> soon(std::mutex& mutex, std::chrono::microseconds l
 class Lanes {
  public:
   /// How long idle threads look for work before they sleep: all of them for `all`, and `some` of
-  /// them, behind that, for `longer`, so that the first work after a pause wakes nobody.
+  /// them, behind that, for `longer`, so that the first work after a pause wakes nobody. When one
+  /// of these has found work, another one that looks wakes a sleeping thread to take its place:
+  /// what comes next, beside the first, waits for no thread either.
   struct Spin {
     std::chrono::microseconds all{0}, longer{0};
     int some = 0;
@@ -34,18 +36,23 @@ class Lanes {
   void run(std::function<void()> work);
   /// Runs what is left and waits for the end of all. Nothing may be given any more.
   void stop();
+  /// Idle threads that look for work.
+  int looking() const { return looking_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
   void loop();
   void look(std::unique_lock<std::mutex>& lock);
-  void poll(std::unique_lock<std::mutex>& lock, std::chrono::microseconds time);
+  void poll(std::unique_lock<std::mutex>& lock, Clock::time_point until);
+  bool lacks_a_looker() const { return looking_ + called_ < spin_.some && asleep_ > called_; }
   const Spin spin_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> work_;
-  std::atomic<int> waiting_ = 0;  // of it
-  int spinning_ = 0,
-      longer_ = 0;  // threads that need not be woken; of them, those that look longer
+  // Written under the lock: how much of it waits; idle threads that look for work; that sleep; of
+  // those, that are woken to look.
+  std::atomic<int> waiting_ = 0, looking_ = 0, asleep_ = 0, called_ = 0;
+  int longer_ = 0;  // of those that look, so many do so for longer
   std::atomic<bool> ends_ = false;
   std::vector<std::thread> threads_;  // last: begins after what it uses
 };

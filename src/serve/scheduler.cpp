@@ -647,11 +647,14 @@ class Deciding {
     return width;
   }
 
-  /// Both are in time. Where there is room for all, a width within the own part of it, the widest
-  /// such; of wider ones the narrowest. Where there is not, and between equals, what takes least of
-  /// the machine for a row.
+  /// Both are in time. A batch of no more than the rows that wait: others compute rows of nobody.
+  /// Where there is room for all, a width within the own part of it, the widest such; of wider ones
+  /// the narrowest. Where there is not, and between equals, what takes least of the machine for a
+  /// row.
   bool better(size_t f, const VariantTime& a, const VariantTime& b, int room, bool crowded,
               int rows) const {
+    const int enough = smallest(model_of(f), rows);
+    if ((a.batch <= enough) != (b.batch <= enough)) return a.batch <= enough;
     if (a.width != b.width && !crowded) {
       const bool a_within = a.width <= room, b_within = b.width <= room;
       if (a_within != b_within) return a_within;

@@ -45,5 +45,30 @@ TEST(Lanes, WakeAfterTheyHaveStoppedLooking) {
   }
 }
 
+// While one works two others look for what comes next, as long as there are so many; whoever was
+// too late for a work looks on.
+TEST(Lanes, SomeLookWhileOthersWork) {
+  constexpr std::chrono::seconds kLong(60);
+  Lanes lanes(4, {.all = 10us, .longer = kLong, .some = 2});
+  const auto look = [&](int count) {
+    const auto until = std::chrono::steady_clock::now() + kLong;
+    while (lanes.looking() != count && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(10us);
+    return lanes.looking() == count;
+  };
+  for (int k = 0; k < 20; ++k) lanes.run([] {});
+  ASSERT_TRUE(look(2));
+  std::promise<void> ends;
+  const std::shared_future<void> end = ends.get_future().share();
+  for (const int left : {2, 2, 1, 0}) {
+    std::promise<void> begun;
+    lanes.run([&begun, end] { begun.set_value(), end.wait(); });
+    begun.get_future().wait();
+    EXPECT_TRUE(look(left)) << lanes.looking();
+  }
+  ends.set_value();
+  EXPECT_TRUE(look(2)) << lanes.looking();
+}
+
 }  // namespace
 }  // namespace obelisk::serve

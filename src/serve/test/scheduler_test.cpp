@@ -669,6 +669,29 @@ TEST(Scheduler, AsWideAsTheEmptinessAllowsAsNarrowAsTheDeadlineAllows) {
   EXPECT_EQ(widened.starts[0].why, Why::kWidened);
 }
 
+// Programs beside others took longer of late, so that the wider one of batch 1 is no quicker than
+// the narrower one; the wider one of batch 2 is no better choice for a single row.
+TEST(Scheduler, NoLargerBatchThanWhatWaits) {
+  const ModelTimes pairs{.variants = {{1, 66, 210us, 240us},
+                                      {1, 33, 222us, 238us},
+                                      {2, 66, 330us, 333us},
+                                      {2, 33, 400us, 410us}}};
+  const Job first{.key = 1, .deadline = 900us}, second{.key = 2, .model = 1, .deadline = 900us};
+  const Decisions made = decide_for({pairs, pairs}, {first, second}, Policy());
+  ASSERT_EQ(made.starts.size(), 2u);
+  for (const Start& start : made.starts) EXPECT_EQ(start.variant, 1);
+  Job third = first;
+  third.key = 3;
+  const Decisions joined = decide_for({pairs, pairs}, {first, second, third}, Policy());
+  ASSERT_EQ(joined.starts.size(), 2u);
+  EXPECT_EQ(joined.starts[0].rows, 2);
+  EXPECT_EQ(pairs.variants[static_cast<size_t>(joined.starts[0].variant)].batch, 2);
+  // Where no smaller batch has room, it starts all the same.
+  const ModelTimes wide{.variants = {{1, 132, 100us, 100us}, {2, 66, 150us, 150us}}};
+  const Decisions only = decide_for({wide, pairs}, {first, second}, Policy());
+  ASSERT_EQ(only.starts.size(), 2u);
+}
+
 TEST(Scheduler, NoMoreSlotsThanMakeItFaster) {
   // A small program on two workers of a busy machine: quick at best, slow as its runs tell.
   ModelTimes small{.variants = {{1, 1, 13us, 14us}, {1, 2, 10us, 590us}}};
