@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import device_networks
+import numpy
+import onnx
 import pytest
 
 STUB = Path(__file__).with_name("stub") / "driver.c"
@@ -54,7 +56,24 @@ def test_a_run_is_its_launches_and_the_callers_copies(obelisk, gpu, tmp_path, gr
     launched = {"cooperative": 1} if granularity == "mono" else {f"graph {made['launches']}": 1}
     assert made["launches"] == 1 if granularity == "mono" else made["launches"] > 10
     assert len(ports["inputs"]) == len(ports["outputs"]) == 2
-    copies = {"to_device": 1, "to_host": 1}  # of neighbours one
+    # Kernels of a graph read the few kilobytes of inputs where the host has them; of neighbours there is one copy.
+    copies = {"to_device": 1, "to_host": 1} if granularity == "mono" else {"to_host": 1}
     assert again == launched | copies
     # Kernels of a graph read the addresses of inputs and outputs from a table, which the first run fills.
     assert first - again == ({} if granularity == "mono" else {"to_device": 1}) and again - first == {}
+
+
+@pytest.mark.parametrize("inputs, outputs, to_device, to_host", [(64, 64, 0, 0), (64, 40960, 0, 1), (40960, 64, 1, 0), (40960, 40960, 1, 1)])
+def test_few_kilobytes_are_read_and_written_where_the_host_has_them(obelisk, gpu, tmp_path, inputs, outputs, to_device, to_host):
+    """Of floats: a row of `inputs` to its mean, which is added to a constant row of `outputs`."""
+    given = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, inputs])
+    made = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, outputs])
+    nodes = [onnx.helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1), onnx.helper.make_node("Add", ["mean", "row"], ["y"])]
+    row = onnx.numpy_helper.from_array(numpy.ones((1, outputs), numpy.float32), "row")
+    graph = onnx.helper.make_graph(nodes, "mean", [given], [made], [row])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), tmp_path / "mean.onnx")
+    obelisk("compile", tmp_path / "mean.onnx", "-o", "mean.obk", "--target", "cuda", "--granularity", "stitch", "--verify", "off", code=0)
+    gpu.write_text("")
+    obelisk("run", "mean.obk", "--verify", "off", code=0)
+    again = runs(gpu)[1]
+    assert (again["to_device"], again["to_host"]) == (to_device, to_host)

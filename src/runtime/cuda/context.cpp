@@ -104,9 +104,11 @@ Status CudaContext::reserve_staging() {
     TRY((ports == &p.inputs ? in : out), Staging::take(gpu_, total, of_instances()));
   }
   staged_in_ = std::move(in), staged_out_ = std::move(out);
+  zero_copy_in_ = zero_copy_inputs(p), zero_copy_out_ = zero_copy_outputs(p);
   for (size_t k = 0; k < offsets_.size(); ++k)
-    staged_[k] = (k < p.inputs.size() ? staged_in_ : staged_out_).device() +
-                 static_cast<uint64_t>(offsets_[k]);
+    staged_[k] = zero_copy(k) ? reinterpret_cast<DevicePointer>(pinned(k))
+                              : (k < p.inputs.size() ? staged_in_ : staged_out_).device() +
+                                    static_cast<uint64_t>(offsets_[k]);
   return ok_status();
 }
 
@@ -347,7 +349,7 @@ Status CudaContext::take_inputs(std::span<const void* const> inputs, std::span<v
         continue;
       }
       TRY_STATUS(reserve_staging());
-      if (in && bytes > 0 && memory == kMemoryHost) {
+      if (in && bytes > 0 && memory == kMemoryHost && !zero_copy(k)) {
         ports_[k] = staged_[k];
         auto* const host = static_cast<std::byte*>(const_cast<void*>(pointer));  // only read
         copies.push_back({host, staged_[k], static_cast<size_t>(bytes), true});
@@ -356,7 +358,8 @@ Status CudaContext::take_inputs(std::span<const void* const> inputs, std::span<v
       if (in && bytes > 0) memcpy(pinned(k), pointer, static_cast<size_t>(bytes));
     }
     ports_[k] = staged_[k];
-    if (in && bytes > 0) copies.push_back({pinned(k), staged_[k], static_cast<size_t>(bytes)});
+    if (in && bytes > 0 && !zero_copy(k))
+      copies.push_back({pinned(k), staged_[k], static_cast<size_t>(bytes)});
   }
   return ok_status();
 }
@@ -374,7 +377,7 @@ Status CudaContext::end(Handle stream, std::vector<StagedCopy>& copies) {
   for (size_t k = 0; k < p.outputs.size(); ++k) {
     const auto bytes = static_cast<size_t>(p.outputs[k].type.bytes());
     const size_t port = p.inputs.size() + k;
-    if (ports_[port] == staged_[port] && bytes)
+    if (ports_[port] == staged_[port] && bytes && !zero_copy(port))
       copies.push_back({pinned(port), staged_[port], bytes});
   }
   return ok_status();

@@ -132,12 +132,18 @@ class CudaContext : public Context {
     return staged_in_ && pointer == pinned(port);
   }
 
+  /// Whether kernels reach the host's array itself.
+  bool zero_copy(size_t port) const {
+    return port < program().inputs.size() ? zero_copy_in_ : zero_copy_out_;
+  }
+
   const std::shared_ptr<const CudaExecutable> executable_;
   const Gpu gpu_;
   const Driver& driver_;
   const int number_;
   Memory arena_, counter_, port_table_;
   Staging staged_in_, staged_out_;
+  bool zero_copy_in_ = false, zero_copy_out_ = false;
   ObkWatch* watch_ = nullptr;
   std::atomic<uint32_t>* ended_ = nullptr;  // runs that have ended, written by the GPU
   Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
@@ -157,7 +163,7 @@ class CudaContext : public Context {
   std::vector<StagedCopy> copies_;
   ObkProgram record_ = {};
   std::vector<DevicePointer> ports_, bound_;  // of this run; what the GPU's table holds
-  std::vector<DevicePointer> staged_;         // by port
+  std::vector<DevicePointer> staged_;         // by port: what kernels have of the host's arrays
   std::vector<Transfer> before_, behind_;     // of outputs in place of inputs, this run
   Memory aside_;                              // for outputs that go there behind a run
   std::vector<int64_t> offsets_;              // by port, into staged_in_ or staged_out_

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
 namespace obelisk::runtime::cuda {
@@ -107,5 +108,47 @@ void join_neighbours(std::vector<StagedCopy>& copies) {
   }
   if (!copies.empty()) copies.resize(last + 1);
 }
+
+namespace {
+
+/// Chosen. A read waits for the bus, so that few kernels may have any; nobody waits for a write.
+constexpr int64_t kMostRead = 2048, kMostWritten = 16384;
+constexpr int kMostReaders = 2, kMostWriters = 1;
+
+/// Whether a copy inside the run has the port, too, or an output lies in it.
+bool is_copied(const Program& program, BufferKind kind, size_t port) {
+  if (kind == BufferKind::kOutput && program.outputs[port].in_place_of >= 0) return true;
+  for (const Port& output : program.outputs)
+    if (kind == BufferKind::kInput && output.in_place_of == static_cast<int>(port)) return true;
+  return std::ranges::any_of(program.copies, [&](const Program::Copy& copy) {
+    return (kind == BufferKind::kOutput && copy.output == static_cast<int>(port)) ||
+           (copy.from.kind == kind && copy.from.index == static_cast<int64_t>(port));
+  });
+}
+
+bool zero_copy(const Program& program, BufferKind kind) {
+  const bool inputs = kind == BufferKind::kInput;
+  const std::vector<Port>& ports = inputs ? program.inputs : program.outputs;
+  if (program.granularity == machine::Granularity::kMono) return false;
+  std::vector<int> works(ports.size());
+  for (const WorkRecord& work : program.works) {
+    std::set<int64_t> named;
+    for (const Place& place : work.operands)
+      if (place.kind == kind) named.insert(place.index);
+    for (const int64_t port : named) ++works[static_cast<size_t>(port)];
+  }
+  int64_t bytes = 0;
+  for (size_t k = 0; k < ports.size(); ++k) {
+    if (is_copied(program, kind, k) || works[k] > (inputs ? kMostReaders : kMostWriters))
+      return false;
+    bytes += ports[k].type.bytes();
+  }
+  return bytes <= (inputs ? kMostRead : kMostWritten);
+}
+
+}  // namespace
+
+bool zero_copy_inputs(const Program& program) { return zero_copy(program, BufferKind::kInput); }
+bool zero_copy_outputs(const Program& program) { return zero_copy(program, BufferKind::kOutput); }
 
 }  // namespace obelisk::runtime::cuda

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "runtime/cuda/gpu.h"
+#include "runtime/program.h"
 
 namespace obelisk::runtime::cuda {
 
@@ -34,6 +35,12 @@ class Staging {
   std::byte* host_ = nullptr;
   DevicePointer device_ = 0;
 };
+
+/// Whether kernels of a graph read all inputs, or write all outputs, where the host has them (zero
+/// copy): a few kilobytes, which few kernels touch, take less time over the bus than the copy
+/// engine takes to begin and to end.
+bool zero_copy_inputs(const Program& program);
+bool zero_copy_outputs(const Program& program);
 
 /// One copy between the two.
 struct StagedCopy {
