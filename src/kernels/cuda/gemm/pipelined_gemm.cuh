@@ -1,6 +1,7 @@
-/* kernels/cuda/gemm/pipelined_gemm.cuh — a persistent kernel of one GEMM of 16-bit numbers with
- * packed weights, of 33 rows and more: C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by up to
- * 160 columns, or of 65 to 128 rows (tall tiles), which read the weights half as often. sm_90a.
+/* kernels/cuda/gemm/pipelined_gemm.cuh — a persistent kernel of one GEMM of 16-bit numbers, of 33
+ * rows and more, whose B is packed weights or an activation: C[m, n] = A[m, k] B[k, n], tiles of up
+ * to 64 rows by up to 160 columns, or of 65 to 128 rows (tall tiles), which read B half as often.
+ * sm_90a.
  *
  *   OBK_PIPELINED_GEMM_KERNEL(k, body, N)     an entry: a CTA an SM
  *   pipe->begin()      in the body, before it reads anything but weights
@@ -17,6 +18,12 @@
  * tile, by a thread of each warp in turn, their weights before the kernel waits for the one before
  * it; then thread 0 loads one more whenever a stage has been read, across tile boundaries. Between
  * that wait and the first load of rows nothing is computed, for there the whole kernel waits.
+ *
+ * A B that is an activation comes as A does, after that wait: by a TMA tensor map of its own, box
+ * by box. Where its columns are rows in memory (k_rows false) a box is 64 k of a tile's columns,
+ * and lies in shared memory as packed weights do. Where its rows of k are (k_rows) boxes are 64 k
+ * by 64 columns, one behind another, and wgmma transposes them. What is beyond the matrix is zeros,
+ * beside it others' numbers: nobody reads their sums.
  *
  * The order of a sum is that of gemm_mma.cuh: the first warpgroup sums the k-steps 0 and 1 of each
  * 64, each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3). Where the body adds the
@@ -49,6 +56,12 @@
  *   stage, tile_stages, stages    blocks of 64 k in a stage; stages of a CTA's part of k; places
  *   row, block                    where A begins in the map, in rows and in blocks of 64 k
  *   row_step, block_step          from matrix to matrix of a batch
+ *   boxes                         copies of a block of 64 k of B by its map; 0: packed weights.
+ *                                 bytes are then those of all tiles, last_bytes, tile_bytes and
+ *                                 weights_step nothing
+ *   k_rows                        rows of B in memory are those of k, else those of its columns
+ *   b_row, b_column               where B begins in its map, in elements
+ *   b_row_step, b_column_step     from matrix to matrix of a batch
  *   single                        CTAs have one tile each
  *   refills                       some places are loaded more than once
  *   overlaid, scratch_bytes       bytes of the sums that lie on the last places, which are free by
@@ -109,6 +122,25 @@ struct PipelinedGemmCluster {
   }
 };
 
+/* How B lies in a stage. */
+template <class N>
+struct PipelinedGemmB {
+  static constexpr bool kMapped = N::boxes > 0;
+  static constexpr int kStep = N::k_rows ? 2048 : 32; /* bytes from 16 k to the next */
+  static __device__ __forceinline__ constexpr int box_bytes() {
+    return N::k_rows ? 8192 : N::bytes / N::stage;
+  }
+  /* Of 64 k; groups: of 8 columns of the tile. */
+  static __device__ __forceinline__ constexpr int block_bytes(int groups) {
+    return kMapped ? N::bytes / N::stage : groups * 1024;
+  }
+#ifdef OBK_WGMMA
+  static __device__ __forceinline__ uint64_t matrix(uint32_t at) {
+    return N::k_rows ? k_rows_at(at, 8192) : matrix_at(at, 1024);
+  }
+#endif
+};
+
 /* Thread 0's way through the tiles: the stage that it loads next. What a tile needs is worked
  * out once a tile, for a stage must cost the thread few instructions. In shared memory: registers
  * are the sums'. */
@@ -117,7 +149,8 @@ struct PipelinedGemmWay {
   int task, left, slot, turn; /* left: stages of the tile that are not requested */
   const char* from;           /* weights */
   uint32_t bytes;
-  int row, block; /* rows of A */
+  int row, block;      /* rows of A */
+  int b_row, b_column; /* of B, where it comes by a map */
 
   __device__ __forceinline__ void begin(const ObkPipelinedGemm& p, int at) {
     slot = turn = 0;
@@ -131,12 +164,20 @@ struct PipelinedGemmWay {
   }
   /* Of a task that is there. */
   __device__ __forceinline__ void find_weights(const ObkPipelinedGemm& p) {
+    left = N::tile_stages, block = 0;
+    if (PipelinedGemmB<N>::kMapped) return find_b();
     const int beside = (unsigned)task / N::each, x = (unsigned)beside % N::across;
     bytes = x + 1 == N::across ? N::last_bytes : N::bytes;
     from = p.weights +
            (x * N::tile_bytes + PipelinedGemmCluster<N>::part() * N::tile_stages * (int)bytes +
             (unsigned)beside / N::across * N::weights_step);
-    left = N::tile_stages, block = 0;
+  }
+  __device__ __forceinline__ void find_b() {
+    const int beside = (unsigned)task / N::each, batch = (unsigned)beside / N::across;
+    const int column = (unsigned)beside % N::across * N::tile_columns,
+              k = PipelinedGemmCluster<N>::part() * N::tile_stages * N::stage * 64;
+    b_row = N::b_row + batch * N::b_row_step + (N::k_rows ? k : column);
+    b_column = N::b_column + batch * N::b_column_step + (N::k_rows ? column : k);
   }
   __device__ __forceinline__ void find_rows() {
     const int batch = (unsigned)task / N::each / N::across;
@@ -146,7 +187,11 @@ struct PipelinedGemmWay {
   }
   /* `count` of the stages that are left. */
   __device__ __forceinline__ void skip(int count) {
-    from += count * bytes, block += count * N::stage, slot += count, left -= count;
+    block += count * N::stage, slot += count, left -= count;
+    if (!PipelinedGemmB<N>::kMapped)
+      from += count * bytes;
+    else
+      (N::k_rows ? b_row : b_column) += count * N::stage * 64;
   }
   __device__ __forceinline__ void turn_over(const ObkPipelinedGemm& p) {
     if (slot == N::stages) slot = 0, turn ^= 1;
@@ -157,6 +202,7 @@ struct PipelinedGemmWay {
     turn_over(p);
   }
   __device__ __forceinline__ void weights(uint32_t at, uint32_t bars) const {
+    if (PipelinedGemmB<N>::kMapped) return; /* they are no weights: B comes with the rows of A */
     const uint32_t full = bars + 8 * slot, to = at + slot * N::stage_bytes + N::rows_bytes;
     mbarrier_expect(full, bytes + N::stage * N::tile_rows * 128);
     if (N::share == 1)
@@ -168,7 +214,14 @@ struct PipelinedGemmWay {
   }
   __device__ __forceinline__ void rows(const ObkPipelinedGemm& p, uint32_t at,
                                        uint32_t bars) const {
-    copy_blocks(at + slot * N::stage_bytes, p.map, row, block, bars + 8 * slot);
+    const uint32_t full = bars + 8 * slot, to = at + slot * N::stage_bytes;
+    if (PipelinedGemmB<N>::kMapped) mbarrier_expect(full, N::bytes + N::stage * N::tile_rows * 128);
+    copy_blocks(to, p.map, row, block, full);
+#pragma unroll
+    for (int k = 0; k < N::stage * N::boxes; ++k)
+      copy_box(to + N::rows_bytes + k * PipelinedGemmB<N>::box_bytes(), p.b_map,
+               b_row + (N::k_rows ? k / N::boxes * 64 : 0),
+               b_column + (N::k_rows ? k % N::boxes : k) * 64, full);
   }
 };
 
@@ -353,9 +406,11 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
     each_of_warp(warp, here, [&](int) { way.weights(at, bars), way.skip(OBK_THREADS / 32); });
 #ifdef OBK_INSTANCES
     acquire_map(p.map);
+    if (PipelinedGemmB<N>::kMapped) acquire_map(p.b_map);
 #endif
     if (warp == OBK_THREADS / 32 - 1) {
       fetch_map(p.map);
+      if (PipelinedGemmB<N>::kMapped) fetch_map(p.b_map);
       prefetch_next(p);
     }
     first.find_rows();
@@ -487,10 +542,12 @@ static __device__ __forceinline__ void pipelined_gemm_steps(PipelinedGemmPipe<N>
                                                             float (&sum)[S::kGroups * 4],
                                                             F&& meanwhile) {
   constexpr bool kBfloat = kType == kObkBf16;
+  using B = PipelinedGemmB<N>;
   constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
   static_assert(S::kChunks % kStage == 0 && S::kSplitK == 1, "stages of a tile are whole");
   const int part = same_in_warp(threadIdx.x / 128);
-  const uint64_t x0 = matrix_at(part * 64, 1024), y0 = matrix_at(N::rows_bytes + part * 64, 1024);
+  const uint64_t x0 = matrix_at(part * 64, 1024),
+                 y0 = B::matrix(N::rows_bytes + part * (2 * B::kStep));
   float odd[kN / 2];
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
@@ -500,9 +557,9 @@ static __device__ __forceinline__ void pipelined_gemm_steps(PipelinedGemmPipe<N>
 #pragma unroll
     for (int b = 0; b < kStage; ++b) {
       const uint64_t x = x0 + stage + b * (N::tile_rows * 8),
-                     y = y0 + stage + b * (S::kGroups * 64);
-      Wgmma<kN, kBfloat>::multiply(sum, x, y);
-      Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
+                     y = y0 + stage + b * (B::block_bytes(S::kGroups) / 16);
+      Wgmma<kN, kBfloat>::template multiply<N::k_rows>(sum, x, y);
+      Wgmma<kN, kBfloat>::template multiply<N::k_rows>(odd, x + 2, y + B::kStep / 16);
     }
     wgmma_commit();
   };
@@ -519,10 +576,12 @@ static __device__ __forceinline__ void pipelined_gemm_tall_steps(PipelinedGemmPi
                                                                  float (&sum)[S::kGroups * 4],
                                                                  F&& meanwhile) {
   constexpr bool kBfloat = kType == kObkBf16;
+  using B = PipelinedGemmB<N>;
   constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
   static_assert(S::kChunks % kStage == 0 && S::kSplitK == 1, "stages of a tile are whole");
   static_assert(kChains == 1 || kChains == 4, "a sum of one chain, or the order of all tiles");
   static_assert(kN <= (kChains == 1 ? kTallColumns : kTallColumnsOfFour), "sums fit in registers");
+  constexpr int kY = B::kStep / 16; /* in the descriptor's units */
   const int half = same_in_warp(threadIdx.x / 128);
   float more[kChains == 1 ? 1 : 3][kN / 2]; /* of the chains behind the first */
 #pragma unroll
@@ -538,16 +597,16 @@ static __device__ __forceinline__ void pipelined_gemm_tall_steps(PipelinedGemmPi
 #pragma unroll
     for (int b = 0; b < kStage; ++b) {
       const uint64_t x = matrix_at(stage + half * 8192 + b * (N::tile_rows * 128), 1024),
-                     y = matrix_at(stage + N::rows_bytes + b * (S::kGroups * 1024), 1024);
-      Wgmma<kN, kBfloat>::multiply(sum, x, y);
+                     y = B::matrix(stage + N::rows_bytes + b * B::block_bytes(S::kGroups));
+      Wgmma<kN, kBfloat>::template multiply<N::k_rows>(sum, x, y);
       if constexpr (kChains == 1) {
-        Wgmma<kN, kBfloat>::multiply(sum, x + 2, y + 2);
-        Wgmma<kN, kBfloat>::multiply(sum, x + 4, y + 4);
-        Wgmma<kN, kBfloat>::multiply(sum, x + 6, y + 6);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(sum, x + 2, y + kY);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(sum, x + 4, y + 2 * kY);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(sum, x + 6, y + 3 * kY);
       } else {
-        Wgmma<kN, kBfloat>::multiply(more[0], x + 2, y + 2);
-        Wgmma<kN, kBfloat>::multiply(more[1], x + 4, y + 4);
-        Wgmma<kN, kBfloat>::multiply(more[2], x + 6, y + 6);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(more[0], x + 2, y + kY);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(more[1], x + 4, y + 2 * kY);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(more[2], x + 6, y + 3 * kY);
       }
     }
     wgmma_commit();
