@@ -521,6 +521,7 @@ OBK_DEVICE void bulk_prefetch(const void* from, uint32_t bytes) {
 OBK_DEVICE void fetch_map(const void* map) {
   CHECK(reinterpret_cast<uint64_t>(map) % 64 == 0, "a map lies at a multiple of 64 bytes");
 }
+OBK_DEVICE void acquire_map(const void* map) { fetch_map(map); }
 OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, uint32_t bar) {
   if (one_cta::copies_rows) one_cta::copies_rows();
   fetch_map(map);

@@ -339,7 +339,8 @@ TEST(Tiles, ProductsOfActivationsArePipelined) {
   ASSERT_TRUE(few.pipelined());
   EXPECT_EQ(few.tile_rows, 64);
   EXPECT_LE(few.tile_columns, 80);
-  const Work turned = of_activations(3, 197, 104, 320, true, true);
+  EXPECT_TRUE(of_activations(3, 197, 104, 320, true, true).pipelined());
+  const Work turned = of_activations(3, 197, 104, 320, true);
   ASSERT_TRUE(turned.pipelined() && turned.pipelined()->b);
   const BoxMatrix& of_turned = *turned.pipelined()->b;
   EXPECT_TRUE(!of_turned.k_rows && of_turned.rows == 3 * 104 && of_turned.columns == 320);

@@ -122,17 +122,71 @@ struct PipelinedGemmCluster {
   }
 };
 
-/* How B lies in a stage. */
-template <class N>
+/* B of the stage that is loaded next, and how it lies there: packed weights, requested before the
+ * kernel waits for the one before. */
+template <class N, bool kMapped = (N::boxes > 0)>
 struct PipelinedGemmB {
-  static constexpr bool kMapped = N::boxes > 0;
-  static constexpr int kStep = N::k_rows ? 2048 : 32; /* bytes from 16 k to the next */
-  static __device__ __forceinline__ constexpr int box_bytes() {
-    return N::k_rows ? 8192 : N::bytes / N::stage;
-  }
+  const char* from;
+  uint32_t bytes;
+
+  static constexpr int kStep = 32; /* bytes from 16 k to the next */
   /* Of 64 k; groups: of 8 columns of the tile. */
-  static __device__ __forceinline__ constexpr int block_bytes(int groups) {
-    return kMapped ? N::bytes / N::stage : groups * 1024;
+  static __device__ __forceinline__ constexpr int block_bytes(int groups) { return groups * 1024; }
+  __device__ __forceinline__ void find(const ObkPipelinedGemm& p, int task) {
+    const int beside = (unsigned)task / N::each, x = (unsigned)beside % N::across;
+    bytes = x + 1 == N::across ? N::last_bytes : N::bytes;
+    from = p.weights +
+           (x * N::tile_bytes + PipelinedGemmCluster<N>::part() * N::tile_stages * (int)bytes +
+            (unsigned)beside / N::across * N::weights_step);
+  }
+  __device__ __forceinline__ void skip(int count) { from += count * bytes; }
+  __device__ __forceinline__ void ahead(uint32_t stage, uint32_t full, int slot) const {
+    const uint32_t to = stage + N::rows_bytes;
+    mbarrier_expect(full, bytes + N::stage * N::tile_rows * 128);
+    if (N::share == 1)
+      bulk_copy(to, from, bytes, full);
+    else if (slot % N::share ==
+             PipelinedGemmCluster<N>::sharer()) /* perhaps before another one expects
+                                             them: that is counted as well */
+      bulk_copy_to_all(to, from, bytes, full, PipelinedGemmCluster<N>::sharers());
+  }
+  __device__ __forceinline__ void with_rows(const ObkPipelinedGemm&, uint32_t, uint32_t) const {}
+  static __device__ __forceinline__ void fetch(const ObkPipelinedGemm&) {}
+  static __device__ __forceinline__ void acquire(const ObkPipelinedGemm&) {}
+#ifdef OBK_WGMMA
+  static __device__ __forceinline__ uint64_t matrix(uint32_t at) { return matrix_at(at, 1024); }
+#endif
+};
+/* The same of an activation, boxes by its map, requested with the rows of A. */
+template <class N>
+struct PipelinedGemmB<N, true> {
+  int row, column;
+
+  static constexpr int kStep = N::k_rows ? 2048 : 32;
+  static __device__ __forceinline__ constexpr int block_bytes(int) { return N::bytes / N::stage; }
+  __device__ __forceinline__ void find(const ObkPipelinedGemm&, int task) {
+    const int beside = (unsigned)task / N::each, batch = (unsigned)beside / N::across;
+    const int of_tile = (unsigned)beside % N::across * N::tile_columns,
+              k = PipelinedGemmCluster<N>::part() * N::tile_stages * N::stage * 64;
+    row = N::b_row + batch * N::b_row_step + (N::k_rows ? k : of_tile);
+    column = N::b_column + batch * N::b_column_step + (N::k_rows ? of_tile : k);
+  }
+  __device__ __forceinline__ void skip(int count) {
+    (N::k_rows ? row : column) += count * N::stage * 64;
+  }
+  __device__ __forceinline__ void ahead(uint32_t, uint32_t, int) const {}
+  __device__ __forceinline__ void with_rows(const ObkPipelinedGemm& p, uint32_t stage,
+                                            uint32_t full) const {
+    const int box = N::k_rows ? 8192 : block_bytes(0);
+    mbarrier_expect(full, N::bytes + N::stage * N::tile_rows * 128);
+#pragma unroll
+    for (int k = 0; k < N::stage * N::boxes; ++k)
+      copy_box(stage + N::rows_bytes + k * box, p.b_map, row + (N::k_rows ? k / N::boxes * 64 : 0),
+               column + (N::k_rows ? k % N::boxes : k) * 64, full);
+  }
+  static __device__ __forceinline__ void fetch(const ObkPipelinedGemm& p) { fetch_map(p.b_map); }
+  static __device__ __forceinline__ void acquire(const ObkPipelinedGemm& p) {
+    acquire_map(p.b_map);
   }
 #ifdef OBK_WGMMA
   static __device__ __forceinline__ uint64_t matrix(uint32_t at) {
@@ -147,10 +201,8 @@ struct PipelinedGemmB {
 template <class N>
 struct PipelinedGemmWay {
   int task, left, slot, turn; /* left: stages of the tile that are not requested */
-  const char* from;           /* weights */
-  uint32_t bytes;
-  int row, block;      /* rows of A */
-  int b_row, b_column; /* of B, where it comes by a map */
+  PipelinedGemmB<N> b;
+  int row, block; /* rows of A */
 
   __device__ __forceinline__ void begin(const ObkPipelinedGemm& p, int at) {
     slot = turn = 0;
@@ -159,25 +211,13 @@ struct PipelinedGemmWay {
   __device__ __forceinline__ void find(const ObkPipelinedGemm& p, int at) {
     task = at, left = 0;
     if (task >= N::tasks) return;
-    find_weights(p);
+    find_b(p);
     find_rows();
   }
   /* Of a task that is there. */
-  __device__ __forceinline__ void find_weights(const ObkPipelinedGemm& p) {
+  __device__ __forceinline__ void find_b(const ObkPipelinedGemm& p) {
+    b.find(p, task);
     left = N::tile_stages, block = 0;
-    if (PipelinedGemmB<N>::kMapped) return find_b();
-    const int beside = (unsigned)task / N::each, x = (unsigned)beside % N::across;
-    bytes = x + 1 == N::across ? N::last_bytes : N::bytes;
-    from = p.weights +
-           (x * N::tile_bytes + PipelinedGemmCluster<N>::part() * N::tile_stages * (int)bytes +
-            (unsigned)beside / N::across * N::weights_step);
-  }
-  __device__ __forceinline__ void find_b() {
-    const int beside = (unsigned)task / N::each, batch = (unsigned)beside / N::across;
-    const int column = (unsigned)beside % N::across * N::tile_columns,
-              k = PipelinedGemmCluster<N>::part() * N::tile_stages * N::stage * 64;
-    b_row = N::b_row + batch * N::b_row_step + (N::k_rows ? k : column);
-    b_column = N::b_column + batch * N::b_column_step + (N::k_rows ? column : k);
   }
   __device__ __forceinline__ void find_rows() {
     const int batch = (unsigned)task / N::each / N::across;
@@ -187,11 +227,7 @@ struct PipelinedGemmWay {
   }
   /* `count` of the stages that are left. */
   __device__ __forceinline__ void skip(int count) {
-    block += count * N::stage, slot += count, left -= count;
-    if (!PipelinedGemmB<N>::kMapped)
-      from += count * bytes;
-    else
-      (N::k_rows ? b_row : b_column) += count * N::stage * 64;
+    b.skip(count), block += count * N::stage, slot += count, left -= count;
   }
   __device__ __forceinline__ void turn_over(const ObkPipelinedGemm& p) {
     if (slot == N::stages) slot = 0, turn ^= 1;
@@ -202,26 +238,13 @@ struct PipelinedGemmWay {
     turn_over(p);
   }
   __device__ __forceinline__ void weights(uint32_t at, uint32_t bars) const {
-    if (PipelinedGemmB<N>::kMapped) return; /* they are no weights: B comes with the rows of A */
-    const uint32_t full = bars + 8 * slot, to = at + slot * N::stage_bytes + N::rows_bytes;
-    mbarrier_expect(full, bytes + N::stage * N::tile_rows * 128);
-    if (N::share == 1)
-      bulk_copy(to, from, bytes, full);
-    else if (slot % N::share ==
-             PipelinedGemmCluster<N>::sharer()) /* perhaps before another one expects
-                                             them: that is counted as well */
-      bulk_copy_to_all(to, from, bytes, full, PipelinedGemmCluster<N>::sharers());
+    b.ahead(at + slot * N::stage_bytes, bars + 8 * slot, slot);
   }
   __device__ __forceinline__ void rows(const ObkPipelinedGemm& p, uint32_t at,
                                        uint32_t bars) const {
-    const uint32_t full = bars + 8 * slot, to = at + slot * N::stage_bytes;
-    if (PipelinedGemmB<N>::kMapped) mbarrier_expect(full, N::bytes + N::stage * N::tile_rows * 128);
-    copy_blocks(to, p.map, row, block, full);
-#pragma unroll
-    for (int k = 0; k < N::stage * N::boxes; ++k)
-      copy_box(to + N::rows_bytes + k * PipelinedGemmB<N>::box_bytes(), p.b_map,
-               b_row + (N::k_rows ? k / N::boxes * 64 : 0),
-               b_column + (N::k_rows ? k % N::boxes : k) * 64, full);
+    const uint32_t full = bars + 8 * slot, stage = at + slot * N::stage_bytes;
+    b.with_rows(p, stage, full);
+    copy_blocks(stage, p.map, row, block, full);
   }
 };
 
@@ -388,7 +411,7 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
   PipelinedGemmWay<N> way = {};
   if (lane == 0) {
     way.task = first_tile;
-    way.find_weights(p);
+    way.find_b(p);
     way.skip(warp);
     first = way;
     each_of_warp(warp, N::stages - OBK_THREADS / 32,
@@ -406,11 +429,11 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
     each_of_warp(warp, here, [&](int) { way.weights(at, bars), way.skip(OBK_THREADS / 32); });
 #ifdef OBK_INSTANCES
     acquire_map(p.map);
-    if (PipelinedGemmB<N>::kMapped) acquire_map(p.b_map);
+    PipelinedGemmB<N>::acquire(p);
 #endif
     if (warp == OBK_THREADS / 32 - 1) {
       fetch_map(p.map);
-      if (PipelinedGemmB<N>::kMapped) fetch_map(p.b_map);
+      PipelinedGemmB<N>::fetch(p);
       prefetch_next(p);
     }
     first.find_rows();
