@@ -667,10 +667,14 @@ const OfActivations kOfActivations[] = {
   in %1 "b": T[3,128,192]
   in %2 "c": T[3,192,64]
   %3: T[3,192,192] = MatMul(%0, %1)
-  %4: T[3,192,192] = Relu(%3)
-  %5: T[3,192,192] = Softmax(%4) {axis = -1}
-  %6: T[3,192,64] = MatMul(%5, %2)
-  out %6 "y")",
+  const %4: i64[1] = [2]
+  %5: T[3,192,1] = ReduceMax(%3, %4) {keepdims = 1}
+  %6: T[3,192,192] = Sub(%3, %5)
+  %7: T[3,192,192] = Exp(%6)
+  %8: T[3,192,1] = ReduceSum(%7, %4) {keepdims = 1}
+  %9: T[3,192,192] = Div(%7, %8)
+  %10: T[3,192,64] = MatMul(%9, %2)
+  out %10 "y")",
      2},
     {"k of 72, columns of 36, an odd number of columns", R"(  in %0 "a": T[3,80,72]
   in %1 "b": T[3,72,64]

@@ -568,9 +568,11 @@ TEST(CudaTables, APipelinedGemmOfActivationsStaysInsideItsOperands) {
                                          [](const Launch& made) { return made.pipelined_gemm; });
         ASSERT_NE(launch, tables->launches.end());
         const PipelinedGemmNumbers& p = launch->numbers;
-        EXPECT_EQ(p.k_rows, !turned);
-        EXPECT_EQ(p.boxes, turned ? 1 : (p.tile_columns + 63) / 64);
-        EXPECT_EQ(launch->boxes.together, turned ? (p.tile_columns + 15) / 16 * 16 : 64);
+        if (!computed) {  // else its layout is the compiler's choice
+          EXPECT_EQ(p.k_rows, !turned);
+        }
+        EXPECT_EQ(p.boxes, p.k_rows ? (p.tile_columns + 63) / 64 : 1);
+        EXPECT_EQ(launch->boxes.together, p.k_rows ? 64 : (p.tile_columns + 15) / 16 * 16);
         EXPECT_EQ(p.bytes, p.stage * p.boxes * launch->boxes.together * 128);
         EXPECT_EQ(p.rows_bytes + p.bytes, p.stage_bytes);
         EXPECT_EQ(k / 64, p.split_k * p.stage * p.tile_stages);
