@@ -36,7 +36,7 @@ EmittedBody BodyEmitter::run() {
             stores_tile_plainly(graph_, group_, *store_access_.at(0), lane_);
   // Tiles of known shapes have their sums in scratchpad memory; a loop of whole vectors stores
   // them.
-  if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ &&
+  if (tiles_.vectors && group_.kind == GroupKind::kProduct && (packed_b_ || work_.pipelined()) &&
       byte_size(group_.product.a_type, 1) == 2)
     direct_ = false;
   const bool grid = work_.tasks_per_worker() > 0;

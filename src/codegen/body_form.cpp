@@ -8,7 +8,7 @@ namespace obelisk::codegen {
 /// epilogue to add: its warpgroups' or its parts'.
 bool BodyEmitter::pipelined() const {
   return group_.kind == GroupKind::kProduct && work_.pipelined() && tiles_.gemm.pipelined &&
-         packed_b_ && !direct_;
+         (packed_b_ || work_.pipelined()->b) && !direct_;
 }
 
 BodyEmitter::Begin BodyEmitter::how_it_begins() const {

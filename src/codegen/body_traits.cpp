@@ -55,6 +55,9 @@ std::string to_string(const BodyTraits& t) {
     text += matrix(t.gemm->a, t.gemm->rows, t.gemm->pitch) +
             fmt::format(", {} blocks of k in stages of {}, tiles of {} columns, split_k {}",
                         t.gemm->blocks, t.gemm->stage, t.gemm->columns, t.gemm->split_k);
+  if (t.gemm && t.gemm->boxes)
+    text += fmt::format("; B has {} rows {} apart, {}", t.gemm->boxes->rows, t.gemm->boxes->pitch,
+                        t.gemm->boxes->k_rows ? "of k" : "of columns");
   if (t.async_rows)
     text += matrix(t.async_rows->a, t.async_rows->rows, t.async_rows->pitch) +
             fmt::format(", copies of {} rows by {} blocks of k", t.async_rows->box,

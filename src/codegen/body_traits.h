@@ -28,6 +28,16 @@ enum Tile : uint32_t {
   kAllTiles = 63,
 };
 
+/// The matrix that a GEMM's B lies in where it is an activation, which the kernel copies by boxes
+/// of 64 columns.
+struct BoxMatrix {
+  int64_t rows = 0, columns = 0, pitch = 0;  // elements from row to row
+  int64_t row = 0, column = 0, row_step = 0,
+          column_step = 0;  // where B begins in it; from batch to batch
+  bool k_rows = false;      // its rows are those of k, else B's columns
+  bool operator==(const BoxMatrix&) const = default;
+};
+
 /// A GEMM with a kernel of its own, whose CTAs stream both operands through stages
 /// (kernels/cuda/gemm/pipelined_gemm.cuh).
 struct PipelinedGemm {
@@ -44,6 +54,7 @@ struct PipelinedGemm {
   int64_t late_scratch =
       0;  // bytes at the scratch's beginning that nobody needs before the products are done
   int64_t all_rows = 0, all_columns = 0;
+  std::optional<BoxMatrix> boxes;  // of B where it is no packed weight
   bool operator==(const PipelinedGemm&) const = default;
 };
 
@@ -119,6 +130,17 @@ void visit_numbers(Traits& traits, Visit&& visit) {
     visit("late_scratch", g.late_scratch, 0, INT32_MAX);
     visit("all_rows", g.all_rows, 1, INT32_MAX);
     visit("all_columns", g.all_columns, 1, INT32_MAX);
+    if (optional("boxes", g.boxes)) {
+      auto& b = *g.boxes;
+      visit("b_rows", b.rows, 1, INT32_MAX);
+      visit("b_columns", b.columns, 1, INT32_MAX);
+      visit("b_pitch", b.pitch, 1, kMost);
+      visit("b_row", b.row, 0, INT32_MAX);
+      visit("b_column", b.column, 0, INT32_MAX);
+      visit("b_row_step", b.row_step, 0, INT32_MAX);
+      visit("b_column_step", b.column_step, 0, INT32_MAX);
+      visit("b_k_rows", b.k_rows, 0, 1);
+    }
   }
   if (optional("async_rows", traits.async_rows)) {
     auto& r = *traits.async_rows;

@@ -7,7 +7,7 @@ using stitch::GroupKind;
 int64_t pitch_of_tile(const stitch::Group& group, const schedule::Work& work,
                       const kernels::TileLibrary& tiles, bool packed_b) {
   const bool by_lanes = group.kind == GroupKind::kAttention ||
-                        (group.kind == GroupKind::kProduct && packed_b) ||
+                        (group.kind == GroupKind::kProduct && (packed_b || work.pipelined())) ||
                         (group.kind == GroupKind::kConv && !group.conv.depthwise &&
                          byte_size(group.conv.type, 1) == 2);
   const bool padded = tiles.vectors && by_lanes && work.tile_columns % 16 == 0;

@@ -43,10 +43,13 @@ PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule
   const bool adds =
       vectors && (!form.tall || product.split_k > 1);  // a tall tile has one plane of sums
   const int64_t split_k = product.split_k, depth = shape.k / split_k;
-  const int64_t stage = tiles.gemm.pipelined->stage(shape.m, shape.n, depth);
+  const int64_t brought = form.b && form.b->k_rows
+                              ? round_up(shape.n, kernels::pipelined_bounds::kBoxColumns)
+                              : shape.n;
+  const int64_t stage = tiles.gemm.pipelined->stage(shape.m, brought, depth);
   const int64_t plane =
       (pipelined_slice(group, work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
-  const int64_t matrix = product.batch.empty()
+  const int64_t matrix = product.batch.empty() || form.b
                              ? 0
                              : tiles.gemm.packed_bytes(static_cast<int32_t>(product.b_type),
                                                        product.n[0].extent, shape.k);
@@ -71,6 +74,15 @@ PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule
                  .late_scratch = sums,
                  .all_rows = work.nest.row_count(),
                  .all_columns = work.nest.column_count()};
+  if (form.b)
+    text.traits.boxes = {.rows = form.b->rows,
+                         .columns = form.b->columns,
+                         .pitch = form.b->pitch,
+                         .row = form.b->row,
+                         .column = form.b->column,
+                         .row_step = form.b->row_step,
+                         .column_step = form.b->column_step,
+                         .k_rows = form.b->k_rows};
   const char* statistics = !product.statistics.wanted       ? "kObkNoStatistics"
                            : product.statistics.of_partials ? "kObkOfPartials"
                                                             : "kObkOfRows";

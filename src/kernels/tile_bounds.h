@@ -31,6 +31,7 @@ inline constexpr int64_t kFewestTallInTurn = 256;
 // With one chain, of any number of rows: of a shorter k they were not measured.
 inline constexpr int64_t kShallowestTall = 512;
 inline constexpr int64_t kClusterColumns = 112;  // of a tile that a cluster computes
+inline constexpr int64_t kBoxColumns = 64;       // that come at once of a B whose rows are k's
 }  // namespace pipelined_bounds
 
 /// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh). Fit to 128

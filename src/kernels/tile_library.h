@@ -33,6 +33,10 @@ struct PipelinedGemmTile {
   int chains = 4;           // of a tall tile: sums over parts of k that an element is the sum of
   int64_t readers = 1;      // tiles one below another: their weights come from memory once
   double memory_bytes = 0;  // a ns that a worker gets from memory
+  /// Of two activations: tiles side by side, whose rows of A come from memory once; columns of B
+  /// that come, some of which nobody may multiply. 0: B is weights.
+  int64_t a_readers = 0, brought = 0;
+  bool in_turn = false;  // then: a worker has several, whose loads go on during epilogues
 };
 
 /// GEMM tiles of a persistent kernel whose pipeline loads both operands across tile boundaries

@@ -88,6 +88,15 @@ struct RowMatrix {
   int64_t row = 0, block = 0, row_step = 0, block_step = 0;
 };
 
+/// How the B of a GEMM, an activation, lies in a matrix that copies by a tensor map address, one
+/// batch after another: of batch b it begins in row `row` + b `row_step` and column `column` + b
+/// `column_step`. Its rows are those of k (`k_rows`), or B's columns.
+struct BoxMatrix {
+  int64_t rows = 0, columns = 0, pitch = 0;  // of the matrix; elements from row to row
+  int64_t row = 0, column = 0, row_step = 0, column_step = 0;
+  bool k_rows = false;
+};
+
 /// How a work's tasks reach those that compute them.
 ///
 /// Tasks of a table: a worker's list, or a kernel's.
@@ -112,8 +121,9 @@ struct Rectangles {};
 /// computes a tile.
 struct PipelinedGemm {
   RowMatrix a;
-  bool tall = false;  // tiles of more than 64 rows,
-  int chains = 4;     // each sum of which is that of so many chains over k
+  bool tall = false;           // tiles of more than 64 rows,
+  int chains = 4;              // each sum of which is that of so many chains over k
+  std::optional<BoxMatrix> b;  // where B is no constant weight
 };
 /// Tasks of a table, of which so many, the members of a block's gang, run at once and wait for each
 /// other.

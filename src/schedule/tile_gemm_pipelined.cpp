@@ -32,6 +32,31 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   return m.rows * pitch < INT32_MAX ? std::optional(m) : std::nullopt;
 }
 
+std::optional<BoxMatrix> box_matrix(const Group& group, const Nest& nest) {
+  constexpr int64_t kPiece = 8;  // elements of 16 bytes
+  const stitch::Product& product = group.product;
+  const int inner = nest.rows - 1;
+  if (group.kind != GroupKind::kProduct || inner < 0 || inner > 1 || product.dual)
+    return std::nullopt;
+  if (product.k.size() != 1 || product.n.size() != 1) return std::nullopt;
+  const Access* b = nest.of_product(group, 1);
+  if (!b || b->offset < 0 || b->strides[inner] != 0) return std::nullopt;
+  const stitch::Product::Dim &n = product.n[0], &k = product.k[0];
+  BoxMatrix m{.k_rows = n.b == 1};
+  if (!m.k_rows && k.b != 1) return std::nullopt;
+  m.pitch = m.k_rows ? k.b : n.b;
+  const int64_t high = m.k_rows ? k.extent : n.extent, wide = m.k_rows ? n.extent : k.extent;
+  const int64_t batches = inner == 1 ? nest.dims[0].extent : 1,
+                step = inner == 1 ? b->strides[0] : 0;
+  if (m.pitch < wide || m.pitch % kPiece != 0 || step < 0) return std::nullopt;
+  m.row = b->offset / m.pitch, m.row_step = step / m.pitch;
+  m.column = b->offset % m.pitch, m.column_step = step % m.pitch;
+  m.columns = m.column + (batches - 1) * m.column_step + wide;
+  m.rows = m.row + (batches - 1) * m.row_step + high;
+  if (m.columns > m.pitch) return std::nullopt;
+  return m.rows * m.pitch < INT32_MAX ? std::optional(m) : std::nullopt;
+}
+
 std::optional<RowMatrix> async_rows(const Group& group, const Cutting& cut, const TaskGraph& tasks,
                                     const Work& work) {
   using namespace kernels::async_mma_bounds;
@@ -61,8 +86,9 @@ bool tall_has_room(const PipelinedShape& shape, const machine::Machine& machine,
   const int64_t parts = shape.split_k, slice = (rows + parts - 1) / parts,
                 whole = parts == 1 ? 0 : kernels::pipelined_bounds::kTallRows;
   const int64_t sums = (whole + parts * slice) * (wide + kPadding) * 4;
-  const int64_t blocks = tiles.gemm.pipelined->stage(rows, wide, shape.k / parts),
-                stage = round_up(blocks * rows * 128, kAtom) + blocks * round_up(wide, 16) * 128;
+  const int64_t brought = round_up(wide, shape.b_together),
+                blocks = tiles.gemm.pipelined->stage(rows, brought, shape.k / parts),
+                stage = round_up(blocks * rows * 128, kAtom) + blocks * round_up(brought, 16) * 128;
   return sums + kStages * stage + machine.scratchpad.count / 8 + 2 * kBlockRoom <=
          machine.scratchpad.count;
 }
@@ -83,7 +109,7 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
     const bool is_tall = high == kTallRows;
     if (is_tall ? !tall || shape.span <= kTileRows : shape.span > kMostRows) continue;
     if (is_tall && chains == 4 && shape.span > kMostRows) continue;
-    if (is_tall && chains == 1 && shape.k < kShallowestTall) continue;
+    if (is_tall && chains == 1 && shape.k < kShallowestTall && !shape.activations) continue;
     const int64_t each = (shape.span + high - 1) / high,
                   rows = (shape.span + each - 1) / each;  // tiles one below another, alike
     if (is_tall && rows <= kTileRows) continue;
@@ -95,11 +121,14 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
                                     .memory_bytes = machine.bytes_per_sm};
     for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
       tile.columns = std::min(columns, n) * shape.b_count;
+      const int64_t across = (n + columns - 1) / columns, count = shape.matrices * each * across;
+      if (shape.activations)
+        tile.a_readers = across, tile.brought = round_up(tile.columns, shape.b_together),
+        tile.in_turn = count > at_once;
       double nanos = tiles.gemm.pipelined->nanos(tile);
       if (nanos <= 0) break;
       if (is_tall && !tall_has_room(shape, machine, tiles, rows, tile.columns)) break;
       if (shape.split_k > 1) nanos += machine.costs.split_k_exchange;
-      const int64_t count = shape.matrices * each * ((n + columns - 1) / columns);
       if (is_tall && chains == 4 && count > at_once && shape.span < kFewestTallInTurn) continue;
       const double all = machine.costs.pipelined_begin +
                          static_cast<double>((count + at_once - 1) / at_once) * nanos;
@@ -133,6 +162,21 @@ int64_t tall_split_k(const machine::Machine& machine, const machine::Strategy& s
   return parts;
 }
 
+namespace {
+
+/// Whether a value has so many rows of a matrix of 16-bit numbers, the last up to `columns`.
+bool reaches(const Buffer& buffer, int64_t rows, int64_t pitch, int64_t columns) {
+  return ((rows - 1) * pitch + columns) * 2 <= buffer.size.count;
+}
+
+/// Columns of the matrix that A lies in up to the last one of A.
+int64_t a_columns(const RowMatrix& m, const Group& group, const Work& work) {
+  const int64_t batches = work.nest.row_count() / m.span;
+  return 64 * (m.block + (batches - 1) * m.block_step) + group.product.k[0].extent;
+}
+
+}  // namespace
+
 bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& tasks, Work& work,
                    std::optional<double> other) {
   const kernels::TileLibrary& tiles = cut.tiles;
@@ -140,24 +184,31 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
       !tiles.gemm.pipelined || group.kind != GroupKind::kProduct)
     return false;
   const stitch::Product& product = group.product;
-  if (product.batch.size() > 1 || product.split_k > kMostOfGang ||
-      work.buffers.size() > size_t{kGridOperands})
-    return false;
-  const Buffer& a = tasks.buffers[work.buffers[work.operand_count(group)]];
-  if (a.kind != BufferKind::kArena ||
-      tasks.buffers[work.buffers.back()].kind != BufferKind::kWeight)
+  if (product.split_k > kMostOfGang || work.buffers.size() > size_t{kGridOperands}) return false;
+  const Buffer &a = tasks.buffers[work.buffers[work.operand_count(group)]],
+               &b = tasks.buffers[work.buffers.back()];
+  const bool activations = b.kind != BufferKind::kWeight;
+  if (activations ? a.kind == BufferKind::kWeight || product.a_type != product.b_type
+                  : a.kind != BufferKind::kArena || product.batch.size() > 1)
     return false;
   const auto matrix = row_matrix(group, work.nest);
-  if (!matrix || matrix->span < stitch::kFewestPipelinedRows ||
+  const auto boxes = activations ? box_matrix(group, work.nest) : std::nullopt;
+  if (!matrix || activations != boxes.has_value() || matrix->span < stitch::kFewestPipelinedRows ||
       (matrix->span >= stitch::kMostPipelinedRows) != other.has_value())
     return false;
-  const PipelinedShape shape{.type = static_cast<int32_t>(product.a_type),
-                             .span = matrix->span,
-                             .matrices = work.nest.row_count() / matrix->span,
-                             .columns = work.nest.column_count(),
-                             .b_count = product.b_count(),
-                             .k = product.k[0].extent,
-                             .split_k = product.split_k};
+  if (activations && (!reaches(a, matrix->rows, matrix->pitch, a_columns(*matrix, group, work)) ||
+                      !reaches(b, boxes->rows, boxes->pitch, boxes->columns)))
+    return false;
+  const PipelinedShape shape{
+      .type = static_cast<int32_t>(product.a_type),
+      .span = matrix->span,
+      .matrices = work.nest.row_count() / matrix->span,
+      .columns = work.nest.column_count(),
+      .b_count = product.b_count(),
+      .k = product.k[0].extent,
+      .split_k = product.split_k,
+      .activations = activations,
+      .b_together = activations && boxes->k_rows ? kernels::pipelined_bounds::kBoxColumns : 1};
   if (shape.columns * shape.b_count % 2 != 0) return false;  // sums are stored in pairs
   const PipelinedCut best =
       quickest_pipelined(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm);
@@ -165,7 +216,8 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
   work.tile_rows = best.rows, work.tile_columns = best.columns, work.task_nanos = best.nanos;
   work.form = PipelinedGemm{.a = *matrix,
                             .tall = best.rows > kernels::pipelined_bounds::kTileRows,
-                            .chains = best.chains};
+                            .chains = best.chains,
+                            .b = boxes};
   return true;
 }
 

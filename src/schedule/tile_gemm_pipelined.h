@@ -10,9 +10,13 @@ namespace obelisk::schedule {
 /// Where A's rows lie as a matrix of whole blocks of 64 columns; nothing where they do not.
 std::optional<RowMatrix> row_matrix(const stitch::Group& group, const Nest& nest);
 
-/// The same where one kernel runs all works and a tile loads all of A by such copies: GEMMs of
-/// 16-bit numbers with packed B and tiles of 49 to 64 rows, A in the arena, without split-K, on a
-/// machine with asynchronous block copies.
+/// Where an activation B lies as a matrix whose rows, of k or of its columns, block copies address;
+/// nothing where it does not.
+std::optional<BoxMatrix> box_matrix(const stitch::Group& group, const Nest& nest);
+
+/// The same as row_matrix where one kernel runs all works and a tile loads all of A by such copies:
+/// GEMMs of 16-bit numbers with packed B and tiles of 49 to 64 rows, A in the arena, without
+/// split-K, on a machine with asynchronous block copies.
 std::optional<RowMatrix> async_rows(const stitch::Group& group, const Cutting& cut,
                                     const TaskGraph& tasks, const Work& work);
 
@@ -21,6 +25,8 @@ struct PipelinedShape {
   int32_t type = 0;
   int64_t span = 0, matrices = 1;  // rows of a matrix; matrices of a batch
   int64_t columns = 0, b_count = 1, k = 0, split_k = 1;
+  bool activations = false;  // B is no constant weight
+  int64_t b_together = 1;    // then: columns of B come by so many
 };
 struct PipelinedCut {
   int64_t rows = 0, columns = 0;  // of a tile; 0: there is none
@@ -36,9 +42,9 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
                                 int workers, bool tall);
 
 /// Cuts such a GEMM so. With split-K a gang of workers computes a tile. False: it is none, and
-/// stays as it was. Such are GEMMs of 16-bit numbers with constant B and 33 to 511 rows, A in the
-/// arena, on a machine with asynchronous block copies. `other`: of more rows, the time of the
-/// kernel that `work` is otherwise.
+/// stays as it was. Such are GEMMs of 16-bit numbers of 33 rows and more on a machine with
+/// asynchronous block copies: with constant B, A in the arena; or of two activations, wherever they
+/// are. `other`: of 512 rows and more, the time of the kernel that `work` is otherwise.
 bool cut_pipelined(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
                    Work& work, std::optional<double> other = std::nullopt);
 

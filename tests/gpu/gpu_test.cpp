@@ -518,8 +518,8 @@ TEST_P(PipelinedGemm, NormsGoThroughProducts) {
       [](DType type, int64_t rows) { return folded_norm(type, rows, 192, 128, false); }, GetParam(),
       {40, 197}, 3, 1);
 }
-// Products of two inputs, whose stages are longer where the last tile has fewer columns: a worker
-// has several tiles, wide ones before narrow ones.
+// Products of two inputs by plain tiles, since k is no multiple of 64, whose stages are longer
+// where the last tile has fewer columns: a worker has several tiles, wide ones before narrow ones.
 TEST_P(PipelinedGemm, ProductsOfInputsWithANarrowLastTile) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const DType type = GetParam() == std::string("f16") ? DType::f16 : DType::bf16;
@@ -530,8 +530,8 @@ TEST_P(PipelinedGemm, ProductsOfInputsWithANarrowLastTile) {
     for (const int64_t n : {80, 112, 128}) {
       SCOPED_TRACE(fmt::format("{} columns on {} multiprocessors", n, sms));
       graph::Graph graph;
-      const auto a = graph.add_input("a", {type, {5, 128, 1152}}),
-                 b = graph.add_input("b", {type, {5, 1152, n}});
+      const auto a = graph.add_input("a", {type, {5, 128, 1160}}),
+                 b = graph.add_input("b", {type, {5, 1160, n}});
       graph.mark_output(graph.must_add(graph::Op::MatMul, {a, b}), "y");
       const machine::Machine device = some_gpu(sms);
       auto program =
@@ -568,6 +568,240 @@ TEST_P(PipelinedGemm, ProductsOfInputsWithANarrowLastTile) {
     }
   EXPECT_GT(narrow, 0);
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
+}
+
+/// Products of activations: how many of them have a kernel of their own for so many
+/// multiprocessors (0: all).
+struct OfActivations {
+  const char *name, *text;
+  int pipelined, sms = 0;
+};
+const OfActivations kOfActivations[] = {
+    {"one matrix", R"(  in %0 "a": T[1,256,1152]
+  in %1 "b": T[1,1152,128]
+  %2: T[1,256,128] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"some matrices, an epilogue", R"(  in %0 "a": T[3,197,320]
+  in %1 "b": T[3,320,200]
+  in %2 "r": T[3,197,200]
+  const %3: T[200] = @random
+  %4: T[3,197,200] = MatMul(%0, %1)
+  %5: T[3,197,200] = Add(%4, %3)
+  %6: T[3,197,200] = Relu(%5)
+  %7: T[3,197,200] = Add(%6, %2)
+  out %7 "y")",
+     1},
+    {"eight of 256", R"(  in %0 "a": T[8,256,256]
+  in %1 "b": T[8,256,256]
+  %2: T[8,256,256] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"several tall tiles a multiprocessor, a narrow last one", R"(  in %0 "a": T[6,250,256]
+  in %1 "b": T[6,256,232]
+  %2: T[6,250,232] = MatMul(%0, %1)
+  out %2 "y")",
+     1, 4},
+    {"several tiles a multiprocessor", R"(  in %0 "a": T[7,60,128]
+  in %1 "b": T[7,128,72]
+  %2: T[7,60,72] = MatMul(%0, %1)
+  out %2 "y")",
+     1, 3},
+    {"many rows", R"(  in %0 "a": T[1000,512]
+  in %1 "b": T[512,392]
+  %2: T[1000,392] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"transposed", R"(  in %0 "a": T[8,256,256]
+  in %1 "b": T[8,200,256]
+  %2: T[8,256,200] = Transpose(%1) {perm = [0, 2, 1]}
+  %3: T[8,256,200] = MatMul(%0, %2)
+  out %3 "y")",
+     1},
+    {"transposed, several tall tiles a multiprocessor", R"(  in %0 "a": T[5,200,192]
+  in %1 "b": T[5,332,192]
+  %2: T[5,192,332] = Transpose(%1) {perm = [0, 2, 1]}
+  %3: T[5,200,332] = MatMul(%0, %2)
+  out %3 "y")",
+     1, 4},
+    {"computed", R"(  in %0 "a": T[3,100,128]
+  in %1 "b": T[3,128,136]
+  %2: T[3,100,128] = Tanh(%0)
+  %3: T[3,128,136] = Sin(%1)
+  %4: T[3,100,136] = MatMul(%2, %3)
+  out %4 "y")",
+     1},
+    {"one B for all", R"(  in %0 "a": T[3,100,128]
+  in %1 "b": T[128,72]
+  %2: T[3,100,72] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"one A for all", R"(  in %0 "a": T[1,100,128]
+  in %1 "b": T[5,128,72]
+  %2: T[5,100,72] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"a matrix and itself", R"(  in %0 "a": T[4,96,192]
+  %1: T[4,192,96] = Transpose(%0) {perm = [0, 2, 1]}
+  %2: T[4,96,96] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"a square of itself", R"(  in %0 "a": T[4,128,128]
+  %1: T[4,128,128] = MatMul(%0, %0)
+  out %1 "y")",
+     1},
+    {"side by side", R"(  in %0 "a": T[40,4,64]
+  in %1 "b": T[72,4,64]
+  %2: T[4,40,64] = Transpose(%0) {perm = [1, 0, 2]}
+  %3: T[4,64,72] = Transpose(%1) {perm = [1, 2, 0]}
+  %4: T[4,40,72] = MatMul(%2, %3)
+  out %4 "y")",
+     1},
+    {"side by side, rows of k", R"(  in %0 "a": T[4,40,64]
+  in %1 "b": T[64,4,40]
+  %2: T[4,64,40] = Transpose(%1) {perm = [1, 0, 2]}
+  %3: T[4,40,40] = MatMul(%0, %2)
+  out %3 "y")",
+     1},
+    {"a softmax behind, and a product of that", R"(  in %0 "a": T[3,192,128]
+  in %1 "b": T[3,128,192]
+  in %2 "c": T[3,192,64]
+  %3: T[3,192,192] = MatMul(%0, %1)
+  const %4: i64[1] = [2]
+  %5: T[3,192,1] = ReduceMax(%3, %4) {keepdims = 1}
+  %6: T[3,192,192] = Sub(%3, %5)
+  %7: T[3,192,192] = Exp(%6)
+  %8: T[3,192,1] = ReduceSum(%7, %4) {keepdims = 1}
+  %9: T[3,192,192] = Div(%7, %8)
+  %10: T[3,192,64] = MatMul(%9, %2)
+  out %10 "y")",
+     2},
+    {"k of 72, columns of 36, an odd number of columns", R"(  in %0 "a": T[3,80,72]
+  in %1 "b": T[3,72,64]
+  in %2 "c": T[3,80,128]
+  in %3 "d": T[3,128,36]
+  in %4 "e": T[3,35,128]
+  %5: T[3,80,64] = MatMul(%0, %1)
+  %6: T[3,80,36] = MatMul(%2, %3)
+  %7: T[3,128,35] = Transpose(%4) {perm = [0, 2, 1]}
+  %8: T[3,80,35] = MatMul(%2, %7)
+  out %5 "y"
+  out %6 "z"
+  out %7 "u"
+  out %8 "v")",
+     0},
+};
+
+graph::Graph of_activations(const OfActivations& one, const std::string& type) {
+  std::string text = fmt::format("graph \"g\" {{\n{}\n}}", one.text);
+  for (size_t at = text.find(": T["); at != std::string::npos; at = text.find(": T[", at))
+    text.replace(at + 2, 1, type);
+  auto graph = graph::parse_random(text, 1);
+  CHECK(graph.ok(), "{}: {}", one.name, graph.error().text());
+  return std::move(*graph);
+}
+
+// Products of two activations have kernels of their own wherever copies can address both, whatever
+// stands behind them: right, and the same bits from run to run.
+TEST_P(PipelinedGemm, OfActivations) {
+  const DType type = GetParam() == std::string("f16") ? DType::f16 : DType::bf16;
+  SKIP_WITHOUT(type);
+  std::string skipped;
+  for (const OfActivations& one : kOfActivations) {
+    SCOPED_TRACE(one.name);
+    const graph::Graph graph = of_activations(one, GetParam());
+    const machine::Machine device = some_gpu(one.sms);
+    auto program = program_by(
+        graph, device, strategy_for(device, {.granularity = machine::Granularity::kStitch}), true);
+    int found = 0;
+    for (const auto& body : program->bodies)
+      found += body.traits.gemm.has_value() && body.traits.gemm->boxes.has_value();
+    EXPECT_EQ(found, machine::takes_async_mma(device, {}) ? one.pipelined : 0);
+    if (is_not_compiled(one.sms == 4)) {
+      skipped = kNotCompiled;
+      continue;
+    }
+    auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
+    ASSERT_TRUE(executable.ok()) << executable.error().text();
+    for (const KernelReport& kernel : (*(*executable)->device()).kernels)
+      EXPECT_EQ(kernel.spill_bytes, 0) << kernel.name;
+    auto context = (*executable)->context();
+    if (!context.ok()) {
+      ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
+      skipped = context.error().text();
+      continue;
+    }
+    std::mt19937 random(7);
+    std::vector<Tensor> inputs;
+    for (const graph::ValueId input : graph.inputs())
+      inputs.push_back(random_tensor(graph.type(input), random, inputs.empty() ? 1.0 / 16 : 1));
+    auto wanted = graph::interpret(graph, inputs);
+    ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+    auto got = run(**context, *program, inputs);
+    ASSERT_TRUE(got.ok()) << got.error().text();
+    const char* wished = getenv("OBELISK_GPU_RUNS");
+    for (int repeat = 0; repeat < (wished ? atoi(wished) : 3); ++repeat) {
+      auto again = run(**context, *program, inputs);
+      ASSERT_TRUE(again.ok()) << again.error().text();
+      ASSERT_TRUE(same_bits(*got, *again)) << "the same input gave other bits";
+    }
+    const double step = type == DType::f16 ? 2e-3 : 1.6e-2;
+    for (size_t output = 0; output < got->size(); ++output)
+      for (int64_t k = 0; k < (*got)[output].count(); ++k) {
+        const double a = (*got)[output].get_double(k), b = (*wanted)[output].get_double(k);
+        ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b)))
+            << "output " << output << " element " << k;
+      }
+  }
+  if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
+}
+
+// Both maps follow the caller's memory from run to run, one operand's or both.
+TEST_P(PipelinedGemm, OfActivationsWhereverThePortsAre) {
+  const DType type = GetParam() == std::string("f16") ? DType::f16 : DType::bf16;
+  SKIP_WITHOUT(type);
+  if (!first_gpu().ok()) GTEST_SKIP() << first_gpu().error().text();
+  const graph::Graph graph = of_activations(kOfActivations[2], GetParam());
+  auto program = program_of(graph, "stitch", true, false, true);
+  auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
+  ASSERT_TRUE(executable.ok()) << executable.error().text();
+  auto context = (*executable)->context();
+  ASSERT_TRUE(context.ok()) << context.error().text();
+  std::mt19937 random(7);
+  std::vector<Tensor> inputs;
+  for (const graph::ValueId input : graph.inputs())
+    inputs.push_back(random_tensor(graph.type(input), random));
+  const auto wanted = run(**context, *program, inputs);
+  ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+  const Driver& d = **load_driver();
+  Handle stream = nullptr;
+  ASSERT_EQ(d.StreamCreate(&stream, kStreamNonBlocking), 0);
+  std::deque<Memory> memory;
+  const Memory* at[3] = {};
+  for (size_t k = 0; k < 6; ++k) {
+    for (size_t p = 0; p < 3; ++p) {
+      if (k > 0 && p != k % 3) continue;
+      const Tensor& from = p < 2 ? inputs[p] : (*wanted)[0];
+      const std::vector<std::byte> zeros(static_cast<size_t>(from.bytes()));
+      if (k > 0) {
+        ASSERT_EQ(d.CopyToDevice(at[p]->at(), zeros.data(), zeros.size()), 0);
+      }
+      at[p] = &memory.emplace_back();
+      ASSERT_TRUE(
+          memory.back().fill(p < 2 ? from.data() : zeros.data(), from.bytes(), "a port").ok());
+    }
+    const std::vector<const void*> in = {reinterpret_cast<const void*>(at[0]->at()),
+                                         reinterpret_cast<const void*>(at[1]->at())};
+    const std::vector<void*> out = {reinterpret_cast<void*>(at[2]->at())};
+    const Status ran = (*context)->run_on(in, out, stream);
+    ASSERT_TRUE(ran.ok()) << ran.error().text();
+    ASSERT_EQ(d.StreamSynchronize(stream), 0);
+    const Tensor& want = (*wanted)[0];
+    std::vector<std::byte> got(static_cast<size_t>(want.bytes()));
+    ASSERT_EQ(d.CopyToHost(got.data(), at[2]->at(), got.size()), 0);
+    EXPECT_EQ(memcmp(got.data(), want.data(), got.size()), 0) << "run " << k;
+  }
+  d.StreamDestroy(stream);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, PipelinedGemm, testing::Values("f16", "bf16"));

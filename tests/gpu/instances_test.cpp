@@ -21,7 +21,7 @@ namespace obelisk::compiler {
 namespace {
 
 using network_texts::branches, network_texts::encoder, network_texts::pictures,
-    network_texts::steps;
+    network_texts::squares, network_texts::steps;
 
 struct Case {
   const char* name;
@@ -32,7 +32,8 @@ const Case kCases[] = {{"encoder", encoder, 1},
                        {"encoder_of_five", encoder, 5},  // rows enough for pipelined GEMMs
                        {"pictures", pictures, 1},
                        {"steps", steps, 1},
-                       {"branches", branches, 1}};
+                       {"branches", branches, 1},
+                       {"squares", squares, 4}};  // of two activations
 constexpr int kSms = 16, kModels = 4, kEach = 2;  // contexts of each model
 constexpr size_t kInputs = 2;                     // that each is run with, in turn
 
@@ -255,7 +256,7 @@ TEST_P(Instances, HaveTheBitsOfThoseAlone) {
   EXPECT_EQ(refused.error().code, Code::kUsage);
 }
 INSTANTIATE_TEST_SUITE_P(Networks, Instances,
-                         testing::Combine(testing::Values(0, 1, 2, 3, 4),
+                         testing::Combine(testing::Values(0, 1, 2, 3, 4, 5),
                                           testing::Values("mono", "stitch", "op")),
                          [](const auto& all) {
                            return fmt::format("{}_{}", kCases[std::get<0>(all.param)].name,

@@ -83,6 +83,24 @@ inline std::string pictures(int64_t batch, const std::string& type) {
                      batch, type);
 }
 
+/// Products of what is computed with itself and with an input, B as it is and transposed.
+inline std::string squares(int64_t batch, const std::string& type) {
+  return fmt::format(R"(graph "squares" {{
+  in %0 "x": {1}[{0},72,128]
+  const %1: {1}[128,128] = @random
+  %2: {1}[{0},72,128] = Tanh(%0)
+  %3: {1}[{0},72,128] = MatMul(%2, %1)
+  %4: {1}[{0},128,72] = Transpose(%3) {{perm = [0, 2, 1]}}
+  %5: {1}[{0},128,128] = MatMul(%4, %0)
+  %6: {1}[{0},128,128] = Relu(%5)
+  %7: {1}[{0},72,128] = MatMul(%0, %6)
+  %8: {1}[{0},128,72] = Transpose(%0) {{perm = [0, 2, 1]}}
+  %9: {1}[{0},72,72] = MatMul(%7, %8)
+  out %9 "y"
+}})",
+                     batch, type);
+}
+
 /// What is spread over long rows, a sum down columns, and one of long rows: bodies without a tile.
 inline std::string spreads(int64_t batch, const std::string& type) {
   return fmt::format(R"(graph "spreads" {{

@@ -164,6 +164,11 @@ struct RowsMap {
   const char* at;
   int64_t rows, pitch, blocks, together;
 };
+/// The same of copies of boxes, of 64 columns.
+struct BoxesMap {
+  const char* at;
+  int64_t rows, columns, pitch, together;
+};
 /// What bulk_prefetch requested.
 inline std::vector<std::pair<const char*, uint32_t>> prefetched;
 
@@ -516,6 +521,7 @@ OBK_DEVICE void bulk_prefetch(const void* from, uint32_t bytes) {
 OBK_DEVICE void fetch_map(const void* map) {
   CHECK(reinterpret_cast<uint64_t>(map) % 64 == 0, "a map lies at a multiple of 64 bytes");
 }
+OBK_DEVICE void acquire_map(const void* map) { fetch_map(map); }
 OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, uint32_t bar) {
   if (one_cta::copies_rows) one_cta::copies_rows();
   fetch_map(map);
@@ -532,6 +538,21 @@ OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, ui
                       from, inside ? 16 : 0, 16);
       }
   one_cta::bars.at(bar).bytes -= m.blocks * m.together * 128, one_cta::bars.at(bar).look();
+}
+OBK_DEVICE void copy_box(uint32_t to, const void* map, int row, int column, uint32_t bar) {
+  if (one_cta::copies_rows) one_cta::copies_rows();
+  fetch_map(map);
+  one_cta::BoxesMap m;
+  memcpy(&m, map, sizeof m);
+  CHECK(to % 1024 == 0 && row >= 0 && column >= 0, "atoms at {}, row {}, column {}", to, row,
+        column);
+  for (int64_t r = 0; r < m.together; ++r)
+    for (int64_t e = 0; e < 64; ++e) {
+      const bool inside = row + r < m.rows && column + e < m.columns;
+      one_cta::copy(to + static_cast<uint32_t>(r * 128 + (e / 8 ^ (r & 7)) * 16 + e % 8 * 2),
+                    m.at + ((row + r) * m.pitch + column + e) * 2, inside ? 2 : 0, 2);
+    }
+  one_cta::bars.at(bar).bytes -= m.together * 128, one_cta::bars.at(bar).look();
 }
 template <int kUnit>
 OBK_DEVICE void copy_unit(uint32_t to, const void* from, uint32_t bytes) {

@@ -22,6 +22,9 @@ OBK_DEVICE void wgmma_wait() {}
 OBK_DEVICE uint64_t matrix_at(uint32_t address, uint32_t pitch) {
   return uint64_t{pitch >> 4} << 32 | (address & 0x3ffff) >> 4;
 }
+OBK_DEVICE uint64_t k_rows_at(uint32_t address, uint32_t apart) {
+  return uint64_t{1024 >> 4} << 32 | uint64_t{apart >> 4} << 16 | (address & 0x3ffff) >> 4;
+}
 template <int kN, bool kBfloat>
 struct Wgmma {
   static double number(uint32_t bits) {
@@ -34,6 +37,17 @@ struct Wgmma {
     const uint32_t row = static_cast<uint32_t>(n % 8 * 128 + k * 2);
     uint32_t at = static_cast<uint32_t>(y & 0x3fff) * 16 + row +
                   static_cast<uint32_t>(n / 8) * static_cast<uint32_t>(y >> 32 & 0x3fff) * 16;
+    at ^= (at >> 7 & 7) << 4;
+    uint16_t bits;
+    memcpy(&bits, one_cta::at(at, 2), 2);
+    return number(bits);
+  }
+  /* The same where the matrix's rows are those of k: of eight, 64 columns in 128 bytes. */
+  static double weight_of_k_row(uint64_t y, int n, int k) {
+    const auto field = [&](int bit) { return static_cast<uint32_t>(y >> bit & 0x3fff) * 16; };
+    uint32_t at = field(0) + static_cast<uint32_t>(n / 64) * field(16) +
+                  static_cast<uint32_t>(k / 8) * field(32) +
+                  static_cast<uint32_t>(k % 8 * 128 + n % 64 * 2);
     at ^= (at >> 7 & 7) << 4;
     uint16_t bits;
     memcpy(&bits, one_cta::at(at, 2), 2);
@@ -52,6 +66,7 @@ struct Wgmma {
         d[4 * j + e] = static_cast<float>(sum);
       }
   }
+  template <bool kOfKRows = false>
   static void multiply(float (&d)[kN / 2], uint64_t x, uint64_t y) {
     const int warp = static_cast<int>(threadIdx.x / 32 % 4),
               lane = static_cast<int>(threadIdx.x % 32);
@@ -62,7 +77,8 @@ struct Wgmma {
       for (int c = 0; c < 2; ++c) {
         double sum[2] = {static_cast<double>(d[4 * j + c]), static_cast<double>(d[4 * j + 2 + c])};
         for (int k = 0; k < 16; ++k) {
-          const double w = weight(y, 8 * j + lane % 4 * 2 + c, k);
+          const int n = 8 * j + lane % 4 * 2 + c;
+          const double w = kOfKRows ? weight_of_k_row(y, n, k) : weight(y, n, k);
           sum[0] += rows[0][k] * w, sum[1] += rows[1][k] * w;
         }
         d[4 * j + c] = static_cast<float>(sum[0]), d[4 * j + 2 + c] = static_cast<float>(sum[1]);

@@ -19,13 +19,14 @@
 #define OBK_THREADS 256
 #define OBK_OWN_KERNEL_ORDER
 namespace obk {
-static std::pair<const char*, const char*> of_previous;  // what the kernel before writes
-static bool waited[8][OBK_THREADS];                      // by rank in the cluster
+static std::vector<std::pair<const char*, const char*>>
+    of_previous;                     // what the kernel before writes
+static bool waited[8][OBK_THREADS];  // by rank in the cluster
 static void allow_next() {}
 static void wait_for_previous() {
   auto& readable = one_cta::readable;
-  if (std::find(readable.begin(), readable.end(), of_previous) == readable.end())
-    readable.push_back(of_previous);
+  if (std::find(readable.begin(), readable.end(), of_previous[0]) == readable.end())
+    readable.insert(readable.end(), of_previous.begin(), of_previous.end());
   waited[one_cta::rank][threadIdx.x] = true;
 }
 }  // namespace obk
@@ -65,6 +66,8 @@ struct Tile {
   void (*compile)(const runtime::cuda::PipelinedGemmNumbers&);  // that `run` is of these numbers
   int chains = 4;                                               // of a tall tile
   bool statistics = false;  // its scratch holds those of its rows
+  int boxes = 0;            // copies of a block of an activation B; 0: B is packed weights
+  bool k_rows = false;      // then: its rows are those of k
   int warpgroup_rows() const { return rows > 64 ? 128 : 64; }
 };
 void PrintTo(const Tile& c, std::ostream* out) { *out << c.name; }
@@ -75,9 +78,11 @@ const float* given_partials;           // [rows][k / 16][2], where tiles join th
 std::vector<float>* found_statistics;  // [rows][2]
 
 /// What a kernel is compiled with (pipelined_gemm.cuh), here set for each cut.
-template <int kSplitK, int kRows>
+template <int kSplitK, int kRows, int kBoxes = 0, bool kKRows = false>
 struct Numbers {
-  static constexpr int split_k = kSplitK, tile_rows = kRows;
+  static constexpr int split_k = kSplitK, tile_rows = kRows, boxes = kBoxes;
+  static constexpr bool k_rows = kKRows;
+  static inline int b_row, b_column, b_row_step, b_column_step;
   static inline int share = 1, tasks, across, each, span, tile_columns, columns, tile_bytes, bytes,
                     last_bytes, rows_bytes, stage_bytes, stage, tile_stages, stages;
   static inline int row, block, row_step, block_step, overlaid, scratch_bytes;
@@ -92,6 +97,8 @@ struct Numbers {
     row_step = n.row_step, block_step = n.block_step;
     overlaid = n.overlaid, scratch_bytes = n.scratch_bytes, weights_step = n.weights_step,
     single = n.single, refills = n.refills;
+    b_row = n.b_row, b_column = n.b_column, b_row_step = n.b_row_step,
+    b_column_step = n.b_column_step;
   }
 };
 
@@ -99,12 +106,14 @@ constexpr int plane_of_slice(int rows, int pitch, int split_k) {
   return (obk::pipelined_gemm_slice(rows, split_k) * pitch + 15) / 16 * 16;
 }
 template <bool kBfloat, int kRows, int kColumns, int kBCount, int kTail, int kK, int kStage,
-          int kSplitK, int kOther, int kStatistics = kObkNoStatistics, int kChains = 4>
+          int kSplitK, int kOther, int kStatistics = kObkNoStatistics, int kChains = 4,
+          int kBoxes = 0, bool kKRows = false>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   constexpr int kPitch = (kColumns * kBCount + 1) / 2 * 2 + 8;
   constexpr bool kTall = kRows > 64;
   constexpr int kWarpgroupRows = kTall ? 128 : 64;
-  ((obk::PipelinedGemmPipe<Numbers<kSplitK, kRows>>*)w->pipe)->begin();
+  using N = Numbers<kSplitK, kRows, kBoxes, kKRows>;
+  ((obk::PipelinedGemmPipe<N>*)w->pipe)->begin();
   CHECK(obk::waited[one_cta::rank][threadIdx.x],
         "a thread goes on before the kernel before has ended");
   ObkGemm g = {};
@@ -119,16 +128,16 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
     using S = obk::FixedShape<kSplitK == 1 ? kRows : kWarpgroupRows, columns() * kBCount,
                               kK / kSplitK, kK, kPitch>;
     if constexpr (kTall && kSplitK == 1)
-      obk::pipelined_gemm_tall<kType, S, kStage, kChains, kStatistics, Numbers<1, kRows>>(w, g);
+      obk::pipelined_gemm_tall<kType, S, kStage, kChains, kStatistics, N>(w, g);
     else if constexpr (kTall)
       obk::pipelined_gemm_tall_split_k<kType, S, kStage, kChains,
-                                       plane_of_slice(kRows, kPitch, kSplitK), kOther != 0,
-                                       Numbers<kSplitK, kRows>>(w, g);
+                                       plane_of_slice(kRows, kPitch, kSplitK), kOther != 0, N>(w,
+                                                                                               g);
     else if constexpr (kSplitK == 1)
-      obk::pipelined_gemm_sums<kType, S, kStage, kOther, kStatistics, Numbers<1, kRows>>(w, g);
+      obk::pipelined_gemm_sums<kType, S, kStage, kOther, kStatistics, N>(w, g);
     else
       obk::pipelined_gemm_split_k<kType, S, kStage, plane_of_slice(kRows, kPitch, kSplitK),
-                                  kOther != 0, Numbers<kSplitK, kRows>>(w, g);
+                                  kOther != 0, N>(w, g);
   };
   if (kTail != 0 && t->c1 - t->c0 == kTail)
     sums(std::integral_constant < int, kTail == 0 ? kColumns : kTail > ());
@@ -148,9 +157,9 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
     to = all;
   }
 }
-template <obk::Body body, int kSplitK, int kRows>
+template <obk::Body body, int kSplitK, int kRows, int kBoxes = 0, bool kKRows = false>
 void run(const ObkPipelinedGemm& pipelined_gemm) {
-  obk::run_pipelined_gemm<body, Numbers<kSplitK, kRows>>(pipelined_gemm);
+  obk::run_pipelined_gemm<body, Numbers<kSplitK, kRows, kBoxes, kKRows>>(pipelined_gemm);
 }
 
 constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 2 + 8); }
@@ -180,6 +189,36 @@ constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 
             split_k, rows>,                                                                      \
         Numbers<split_k, rows>::set, chains                                                      \
   }
+
+/// Of two activations; B's rows are those of its columns, or of k.
+template <bool kBfloat, int kRows, int kColumns, int kTail, int kK, int kStage, int kSplitK,
+          int kPlanes, int kChains, bool kKRows>
+Tile of_activations(const char* name) {
+  constexpr int kPlane = plane_of_slice(kRows, plane(1, kColumns), kSplitK),
+                kOther = kPlanes == 1  ? 0
+                         : kSplitK > 1 ? kPlane
+                                       : (plane(kRows, kColumns) + 15) / 16 * 16,
+                kBoxes = kKRows ? (kColumns + 63) / 64 : 1;
+  constexpr obk::Body of = body<kBfloat, kRows, kColumns, 1, kTail, kK, kStage, kSplitK, kOther,
+                                kObkNoStatistics, kChains, kBoxes, kKRows>;
+  return {name,
+          kRows,
+          kColumns,
+          1,
+          kTail,
+          kK,
+          kStage,
+          kSplitK,
+          kOther,
+          kBfloat,
+          of,
+          run<of, kSplitK, kRows, kBoxes, kKRows>,
+          Numbers<kSplitK, kRows, kBoxes, kKRows>::set,
+          kChains,
+          false,
+          kBoxes,
+          kKRows};
+}
 
 /// Of every kind one; matrices, batches and CTAs below.
 const Tile kTiles[] = {
@@ -212,6 +251,20 @@ const Tile kTiles[] = {
     TALL("tall_three_parts_one_chain", true, 128, 112, 1, 16, 384, 1, 3, 3, 1),
     TALL("tall_four_parts_one_plane", false, 100, 48, 1, 0, 512, 1, 4, 1, 4),
     TALL("tall_eight_parts", true, 66, 16, 1, 0, 512, 1, 8, 8, 4),
+    of_activations<false, 64, 48, 16, 192, 1, 1, 1, 4, true>("activations"),
+    of_activations<true, 64, 96, 40, 384, 2, 1, 2, 4, true>("activations_by_two"),
+    of_activations<false, 50, 16, 0, 192, 3, 1, 2, 4, true>("activations_rows_50"),
+    of_activations<false, 64, 160, 64, 128, 1, 1, 1, 4, true>("activations_160"),
+    of_activations<true, 128, 96, 33, 192, 1, 1, 1, 4, true>("activations_tall"),
+    of_activations<false, 128, 192, 64, 128, 1, 1, 1, 1, true>("activations_one_chain"),
+    of_activations<true, 100, 112, 24, 128, 1, 1, 1, 1, true>("activations_rows_100"),
+    of_activations<false, 64, 48, 16, 384, 1, 3, 3, 4, true>("activations_three_parts"),
+    of_activations<true, 128, 80, 0, 384, 1, 2, 2, 1, true>("activations_tall_two_parts"),
+    of_activations<false, 64, 48, 16, 192, 1, 1, 2, 4, false>("transposed"),
+    of_activations<true, 50, 160, 33, 128, 2, 1, 1, 4, false>("transposed_by_two"),
+    of_activations<false, 128, 96, 40, 192, 1, 1, 1, 4, false>("transposed_tall"),
+    of_activations<true, 128, 192, 16, 128, 1, 1, 1, 1, false>("transposed_one_chain"),
+    of_activations<false, 64, 32, 0, 256, 1, 2, 2, 4, false>("transposed_two_parts"),
 };
 
 /// Matrices of `rows` rows (0: as the tile), `across` tiles wide; a batch of them whose k lie side
@@ -268,6 +321,7 @@ void multiply(const Tile& t, const Cut& cut) {
   constexpr int64_t kAbove = 3, kBefore = 1,
                     kBehind = 1;  // of A's matrix: rows; blocks of 64 columns
   const auto type = static_cast<int32_t>(t.bfloat ? kObkBf16 : kObkF16);
+  const int share = t.boxes > 0 ? 1 : cut.share;  // activations are no multicast's
   std::mt19937 random(11);
   const int64_t span = cut.rows == 0 ? t.rows : cut.rows, blocks = t.k / 64;
   const int64_t columns = (cut.across - (t.tail != 0)) * t.columns + t.tail,
@@ -277,6 +331,13 @@ void multiply(const Tile& t, const Cut& cut) {
   // The matrix ends with the last row that a tile has: what lies below is zeros.
   const int64_t rows = kAbove + (below - 1) * (span + cut.gap) + span;
   const Halves a(rows * pitch, t.bfloat, random), b(cut.batch * wide * t.k, t.bfloat, random);
+  // An activation B lies in a matrix that ends where it does, others' numbers before and between.
+  const int64_t b_high = t.k_rows ? t.k : columns, b_wide = t.k_rows ? columns : t.k;
+  constexpr int64_t kAboveB = 5, kBeforeB = 13, kBetween = 3;
+  const int64_t b_rows = kAboveB + (below - 1) * (b_high + kBetween) + b_high,
+                b_columns = kBeforeB + (beside - 1) * (b_wide + kBetween) + b_wide,
+                b_pitch = (b_columns + 16) / 8 * 8;
+  const Halves b_matrix(b_rows * b_pitch, t.bfloat, random);
   const int64_t matrix = kernels::cuda_gemm_packed_bytes(type, wide, t.k);
   std::vector<uint64_t> hold(static_cast<size_t>(cut.batch * matrix) / 8 + 2);
   char* packed =
@@ -299,6 +360,12 @@ void multiply(const Tile& t, const Cut& cut) {
                          : t.other;
   n.scratch_bytes =
       (first + 4 * planes + 63) / 64 * 64 + (t.statistics ? t.warpgroup_rows() * 8 : 0);
+  const one_cta::BoxesMap b_map = {b_matrix.at, b_rows, b_columns, b_pitch,
+                                   t.k_rows ? 64 : (t.columns + 15) / 16 * 16};
+  memcpy(p.b_map, &b_map, sizeof b_map);
+  n.boxes = t.boxes, n.k_rows = t.k_rows, n.b_row = kAboveB, n.b_column = kBeforeB;
+  n.b_row_step = static_cast<int>(cut.beside ? 0 : b_high + kBetween),
+  n.b_column_step = static_cast<int>(cut.beside ? b_wide + kBetween : 0);
   p.weights = packed, p.next = next, p.next_bytes = 99984;
   p.next_share = (p.next_bytes / (cut.ctas * t.split_k) + 127) / 128 * 128;
   n.split_k = t.split_k, n.weights_step = matrix;
@@ -316,15 +383,17 @@ void multiply(const Tile& t, const Cut& cut) {
   n.tile_bytes = static_cast<int>(columns_wide / 8 * blocks * 1024);
   n.bytes = weights_of(t.columns),
   n.last_bytes = weights_of(columns - (cut.across - 1) * t.columns);
+  if (t.boxes > 0)
+    n.bytes = n.last_bytes = t.stage * t.boxes * static_cast<int>(b_map.together) * 128;
   n.rows_bytes = (t.stage * t.rows * 128 + 1023) / 1024 * 1024,
-  n.stage_bytes = n.rows_bytes + weights_of(t.columns);
+  n.stage_bytes = n.rows_bytes + n.bytes;
   const int wanted = n.tile_stages * ((n.tasks + cut.ctas - 1) / cut.ctas);
   const int room = (one_cta::kSharedBytes - n.scratch_bytes - obk::kBars) / n.stage_bytes;
   n.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
   ASSERT_GE(n.stages, std::min(wanted, 2));
   n.refills = n.stages < wanted;
-  n.single = n.tasks == cut.ctas, n.share = cut.share;
-  ASSERT_TRUE(cut.share == 1 || (n.single && n.each % cut.share == 0));
+  n.single = n.tasks == cut.ctas, n.share = share;
+  ASSERT_TRUE(share == 1 || (n.single && n.each % cut.share == 0));
   if (cut.overlay && n.single) n.overlaid = std::min(first / 64 * 64, n.stages * n.stage_bytes);
   t.compile(n);
 
@@ -338,9 +407,10 @@ void multiply(const Tile& t, const Cut& cut) {
     CHECK(obk::waited[one_cta::rank][threadIdx.x],
           "rows are requested before the kernel before has ended");
   };
-  obk::of_previous = {a.at, a.at + rows * pitch * 2};
-  for (int k = 0; k < cut.ctas / cut.share; ++k) {  // CTAs, or clusters of them
-    one_cta::cta.x = static_cast<unsigned>(k * t.split_k * cut.share);
+  obk::of_previous = {{a.at, a.at + rows * pitch * 2}};
+  if (t.boxes > 0) obk::of_previous.push_back({b_matrix.at, b_matrix.at + b_rows * b_pitch * 2});
+  for (int k = 0; k < cut.ctas / share; ++k) {  // CTAs, or clusters of them
+    one_cta::cta.x = static_cast<unsigned>(k * t.split_k * share);
     memset(obk::waited, 0, sizeof obk::waited);
     const auto before = [&] {
       one_cta::readable = {{packed, packed + cut.batch * matrix}, {next, next + p.next_bytes}};
@@ -352,7 +422,7 @@ void multiply(const Tile& t, const Cut& cut) {
         EXPECT_EQ(bar.waiting, bar.arrivals) << "a stage was not given back, CTA " << k;
       }
     };
-    one_cta::run_cluster(t.split_k * cut.share, OBK_THREADS, [&] { t.run(p); }, before, after);
+    one_cta::run_cluster(t.split_k * share, OBK_THREADS, [&] { t.run(p); }, before, after);
   }
   std::sort(one_cta::prefetched.begin(), one_cta::prefetched.end());
   const char* until = next;
@@ -367,8 +437,18 @@ void multiply(const Tile& t, const Cut& cut) {
       const int64_t of = row / span,
                     line = kAbove + row % span + (cut.beside ? 0 : of * (span + cut.gap));
       const int64_t column = (kBefore + (cut.beside ? of * blocks : 0)) * 64;
-      const float want = sum_of(a.exact.data() + line * pitch + column,
-                                b.exact.data() + (of * wide + x) * t.k, t.k, t.split_k, t.chains);
+      const double* of_b = b.exact.data() + (of * wide + x) * t.k;
+      std::vector<double> gathered;
+      if (t.boxes > 0) {
+        const int64_t first =
+            (n.b_row + of * n.b_row_step) * b_pitch + n.b_column + of * n.b_column_step;
+        for (int64_t k = 0; k < t.k; ++k)
+          gathered.push_back(b_matrix.exact[static_cast<size_t>(
+              first + (t.k_rows ? k * b_pitch + x : x * b_pitch + k))]);
+        of_b = gathered.data();
+      }
+      const float want =
+          sum_of(a.exact.data() + line * pitch + column, of_b, t.k, t.split_k, t.chains);
       ASSERT_EQ(std::bit_cast<uint32_t>(c[static_cast<size_t>(row * wide + x)]),
                 std::bit_cast<uint32_t>(want))
           << "row " << row << " column " << x << ": " << c[static_cast<size_t>(row * wide + x)]

@@ -102,6 +102,19 @@ BodyTraits gemm_traits() {
                               .all_columns = 384};
   return traits;
 }
+BodyTraits gemm_of_activations() {
+  BodyTraits traits = gemm_traits();
+  traits.gemm->weights_step = 0, traits.gemm->b_count = 1;
+  traits.gemm->boxes = BoxMatrix{.rows = 1536,
+                                 .columns = 400,
+                                 .pitch = 512,
+                                 .row = 7,
+                                 .column = 8,
+                                 .row_step = 768,
+                                 .column_step = 9,
+                                 .k_rows = true};
+  return traits;
+}
 BodyTraits asking_traits() {
   BodyTraits traits{
       .operands = 3, .params = 7, .waits = BodyTraits::Wait::kWaveBefore, .tiles = kGemmTile};
@@ -111,7 +124,8 @@ BodyTraits asking_traits() {
 
 // What visits all numbers of traits reads what it wrote, and every number tells bodies apart.
 TEST(BodyTraits, EveryNumberIsPartOfABodysIdentity) {
-  for (const BodyTraits& traits : {BodyTraits{}, gemm_traits(), asking_traits()}) {
+  for (const BodyTraits& traits :
+       {BodyTraits{}, gemm_traits(), gemm_of_activations(), asking_traits()}) {
     EXPECT_EQ(disagreement(traits), "");
     std::vector<int64_t> numbers;
     visit_numbers(traits, [&](const char* name, const auto& number, int64_t least, int64_t most) {

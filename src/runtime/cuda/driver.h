@@ -158,6 +158,10 @@ struct NodeAttribute {
 /// its end. `map`: 128 bytes.
 Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together,
                    void* map);
+/// The same of boxes of 64 columns, from any column on, by `together` rows: zeros beyond `columns`,
+/// too.
+Status encode_boxes(DevicePointer at, int64_t rows, int64_t columns, int64_t pitch,
+                    int64_t together, void* map);
 
 struct Driver {
 #define OBELISK_DECLARE(name, symbol, arguments) int(*name) arguments = nullptr;

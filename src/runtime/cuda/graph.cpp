@@ -69,8 +69,13 @@ Result<ObkPipelinedGemm> CudaContext::pipelined_gemm(const Launch& launch,
     record.next_share = (record.next_bytes / launch.ctas + 127) / 128 * 128;
   }
   const RowsMap& rows = launch.rows;
-  TRY_STATUS(encode_rows(record.grid.operands[rows.operand], rows.rows, rows.pitch, rows.blocks,
-                         rows.together, record.map));
+  const DevicePointer a = record.grid.operands[rows.operand], b = record.weights;
+  if (a != 0)  // else a port that no run has named yet
+    TRY_STATUS(encode_rows(a, rows.rows, rows.pitch, rows.blocks, rows.together, record.map));
+  const BoxesMap& boxes = launch.boxes;
+  if (boxes.together > 0 && b != 0)
+    TRY_STATUS(
+        encode_boxes(b, boxes.rows, boxes.columns, boxes.pitch, boxes.together, record.b_map));
   return record;
 }
 

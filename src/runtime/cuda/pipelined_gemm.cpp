@@ -9,6 +9,37 @@ using kernels::pipelined_bounds::kTallRows, kernels::pipelined_bounds::kTileRows
 static constexpr int kSharers =
     2;  // tiles of a cluster that share weights: with four fewer clusters find a place, for as much
 
+/// Bytes of a kernel's operand from where it begins, at most.
+static int64_t bytes_of(const Program& program, const Place& place) {
+  switch (place.kind) {
+    case BufferKind::kInput:
+      return program.inputs[static_cast<size_t>(place.index)].type.bytes();
+    case BufferKind::kOutput:
+      return program.outputs[static_cast<size_t>(place.index)].type.bytes();
+    case BufferKind::kArena:
+      return place.index % 16 == 0 ? program.arena.count - place.index : 0;
+    case BufferKind::kWeight:
+      return 0;  // weights are packed
+  }
+  return 0;
+}
+
+/// Whether `wide` elements of each row of a matrix of 16-bit numbers lie in an operand, and where
+/// copies may begin.
+static bool has_matrix(const Program& program, const Place& place, int64_t rows, int64_t pitch,
+                       int64_t wide) {
+  return pitch >= wide && wide > 0 && pitch % 8 == 0 && rows > 0 && rows <= INT32_MAX / pitch &&
+         ((rows - 1) * pitch + wide) * 2 <= bytes_of(program, place);
+}
+
+/// Whether all matrices of a batch, `high` rows of `wide` columns, lie in the one whose map B has.
+static bool holds(const codegen::BoxMatrix& b, int64_t batches, int64_t high, int64_t wide) {
+  for (const int64_t number : {b.row, b.column, b.row_step, b.column_step})
+    if (number < 0 || number > INT32_MAX) return false;
+  return b.row + (batches - 1) * b.row_step + high <= b.rows &&
+         b.column + (batches - 1) * b.column_step + wide <= b.columns;
+}
+
 Status stream(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks,
               int64_t there, Launch& launch) {
   const WorkRecord& work = program.works[launch.work];
@@ -40,9 +71,10 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   set(p.span, gemm.span), set(p.row, gemm.row), set(p.block, gemm.block),
       set(p.row_step, gemm.row_step), set(p.block_step, gemm.block_step);
   set(p.stage, gemm.stage), set(p.split_k, gemm.split_k);
-  if (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0)
+  if (!gemm.boxes &&
+      (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0 ||
+       work.operands[launch.weights].kind != BufferKind::kWeight))
     return broken();
-  if (work.operands[launch.weights].kind != BufferKind::kWeight) return broken();
   if (p.split_k < 1 || p.split_k > schedule::kMostOfGang) return broken();
   if (p.span < 1 || p.stage < 1 || blocks < int64_t{p.stage} * p.split_k ||
       blocks % (int64_t{p.stage} * p.split_k) != 0 || b_count < 1 || wide < 1 || wide > 256)
@@ -74,11 +106,29 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   if (!has_place || !whole || blocks > kMostBlocks ||
       p.across * (tile_wide / 8 * blocks * 1024) > INT32_MAX)
     return broken();
-  p.tile_bytes = static_cast<int>(tile_wide / 8 * blocks * 1024);
-  p.bytes = weights_of(p.tile_columns),
-  p.last_bytes = weights_of(p.columns - int64_t{p.across - 1} * p.tile_columns);
-  p.rows_bytes = (p.stage * p.tile_rows * 128 + 1023) / 1024 * 1024,
-  p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
+  p.rows_bytes = (p.stage * p.tile_rows * 128 + 1023) / 1024 * 1024;
+  if (gemm.boxes) {
+    const codegen::BoxMatrix& b = *gemm.boxes;
+    const int64_t k = blocks * 64, batches = last.r1 / p.span,
+                  a_columns = 64 * (gemm.block + (batches - 1) * gemm.block_step) + k;
+    if (b_count != 1 || !holds(b, batches, b.k_rows ? k : p.columns, b.k_rows ? p.columns : k) ||
+        !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, a_columns) ||
+        !has_matrix(program, work.operands[gemm.b], b.rows, b.pitch, b.columns))
+      return broken();
+    constexpr int kColumns = kernels::pipelined_bounds::kBoxColumns;
+    const int together = b.k_rows ? 64 : (p.tile_columns + 15) / 16 * 16;  // rows of a box
+    p.k_rows = b.k_rows, p.boxes = b.k_rows ? (p.tile_columns + kColumns - 1) / kColumns : 1;
+    p.bytes = p.last_bytes = p.stage * p.boxes * together * 128;
+    p.stage_bytes = p.rows_bytes + p.bytes;
+    set(p.b_row, b.row), set(p.b_column, b.column), set(p.b_row_step, b.row_step),
+        set(p.b_column_step, b.column_step);
+    launch.boxes = {b.rows, b.columns, b.pitch, together};
+  } else {
+    p.tile_bytes = static_cast<int>(tile_wide / 8 * blocks * 1024);
+    p.bytes = weights_of(p.tile_columns),
+    p.last_bytes = weights_of(p.columns - int64_t{p.across - 1} * p.tile_columns);
+    p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
+  }
   p.tile_stages = blocks / p.split_k / p.stage;
   const auto at_once = [&](int64_t share) {
     return std::min(launch.tasks / share,
@@ -87,8 +137,8 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
            share;
   };
   p.single = at_once(1) == launch.tasks;
-  if (p.single && p.each % kSharers == 0 && p.split_k * kSharers <= schedule::kMostOfGang &&
-      at_once(kSharers) == launch.tasks)
+  if (p.single && !gemm.boxes && p.each % kSharers == 0 &&
+      p.split_k * kSharers <= schedule::kMostOfGang && at_once(kSharers) == launch.tasks)
     p.share = kSharers;
   launch.ctas = static_cast<int>(at_once(p.share) * p.split_k);
   const int64_t wanted = p.tile_stages * ((launch.tasks + at_once(p.share) - 1) / at_once(p.share));
@@ -141,11 +191,14 @@ std::string text_of(const PipelinedGemmNumbers& p, const std::string& name) {
       "  static constexpr int row = {}, block = {}, row_step = {}, block_step = {}, overlaid = {}, "
       "scratch_bytes = {};\n"
       "  static constexpr int64_t weights_step = {};\n"
-      "  static constexpr bool single = {}, refills = {};\n}};\n",
+      "  static constexpr int boxes = {}, b_row = {}, b_column = {}, b_row_step = {}, "
+      "b_column_step = {};\n"
+      "  static constexpr bool k_rows = {}, single = {}, refills = {};\n}};\n",
       name, p.split_k, p.share, p.tasks, p.across, p.each, p.span, p.tile_rows, p.tile_columns,
       p.columns, p.tile_bytes, p.bytes, p.last_bytes, p.rows_bytes, p.stage_bytes, p.stage,
       p.tile_stages, p.stages, p.row, p.block, p.row_step, p.block_step, p.overlaid,
-      p.scratch_bytes, p.weights_step, p.single, p.refills);
+      p.scratch_bytes, p.weights_step, p.boxes, p.b_row, p.b_column, p.b_row_step, p.b_column_step,
+      p.k_rows, p.single, p.refills);
 }
 
 }  // namespace obelisk::runtime::cuda

@@ -192,7 +192,8 @@ class TableMaker {
       Launch& launch = tables_.launches[k];
       if (!launch.pipelined_gemm) continue;
       if (prefetches) launch.next = next;
-      next = static_cast<int>(program_.works[launch.work].operands[launch.weights].index);
+      const Place& b = program_.works[launch.work].operands[launch.weights];
+      next = b.kind == BufferKind::kWeight ? static_cast<int>(b.index) : -1;
     }
     return ok_status();
   }

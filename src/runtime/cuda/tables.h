@@ -21,7 +21,8 @@ struct PipelinedGemmNumbers {
       tile_stages = 0, stages = 0;
   int row = 0, block = 0, row_step = 0, block_step = 0, overlaid = 0, scratch_bytes = 0;
   int64_t weights_step = 0;
-  bool single = false, refills = false;
+  int boxes = 0, b_row = 0, b_column = 0, b_row_step = 0, b_column_step = 0;
+  bool k_rows = false, single = false, refills = false;
   friend bool operator==(const PipelinedGemmNumbers&, const PipelinedGemmNumbers&) = default;
 };
 
@@ -30,6 +31,12 @@ struct PipelinedGemmNumbers {
 struct RowsMap {
   int operand = 0;
   int64_t rows = 0, pitch = 0, blocks = 0, together = 0;
+};
+
+/// The matrix in which a product's B lies that is no packed weight: of it so many rows and elements
+/// of each, from row to row, rows of a copy, which has 64 elements of each.
+struct BoxesMap {
+  int64_t rows = 0, columns = 0, pitch = 0, together = 0;  // 0: there is none
 };
 
 /// A matrix that works of one kernel read rows of; its map lies behind the arena, in every
@@ -58,9 +65,10 @@ struct Launch {
   int ctas = 0;                 // of a product's own kernel; in clusters where its text says so
   bool pipelined_gemm = false;  // a product's own kernel, which copies by a map
   PipelinedGemmNumbers numbers = {};  // then
-  int weights = -1;                   // which operand its weights are
+  int weights = -1;                   // which operand its weights are, or an activation B
   RowsMap rows = {};
-  int next = -1;  // the weights, by number, of the product after it
+  BoxesMap boxes = {};  // of such a B
+  int next = -1;        // the weights, by number, of the product after it
 };
 
 struct Tables {

@@ -299,6 +299,66 @@ Work product_of(int64_t rows, int64_t columns, int64_t k, int sms, bool tall = t
   return Work{};
 }
 
+/// A batch of products of two activations, B transposed perhaps, computed perhaps, for a strategy.
+Work of_activations(int64_t batch, int64_t rows, int64_t columns, int64_t k,
+                    bool transposed = false, bool computed = false,
+                    const machine::Strategy& strategy = {.own_kernels = true},
+                    const char* architecture = "sm_90a") {
+  const machine::Machine device = *machine::gpu(architecture);
+  graph::Graph graph;
+  const auto x = graph.add_input("x", {DType::f16, {batch, rows, k}});
+  auto w = transposed ? graph.add_input("w", {DType::f16, {batch, columns, k}})
+                      : graph.add_input("w", {DType::f16, {batch, k, columns}});
+  if (computed) w = graph.must_add(graph::Op::Tanh, {w});
+  if (transposed)
+    w = graph.must_add(graph::Op::Transpose, {w},
+                       ops::Attrs().set("perm", std::vector<int64_t>{0, 2, 1}));
+  graph.mark_output(graph.must_add(graph::Op::MatMul, {x, w}), "y");
+  const stitch::Plan plan = stitch::plan(graph, device, strategy);
+  const TaskGraph tasks = build(graph, plan, device, strategy);
+  const Status sound = validate(graph, plan, tasks);
+  CHECK(sound.ok(), "{}", sound.error().text());
+  for (const Work& work : tasks.works)
+    if (plan.groups[work.group].kind == stitch::GroupKind::kProduct) return work;
+  return Work{};
+}
+
+// Products of two activations are pipelined whatever memory these are in, where copies can address
+// both: rows at multiples of 16 bytes, whole blocks of 64 k. Tall tiles where there are enough for
+// all workers, else such as fill them.
+TEST(Tiles, ProductsOfActivationsArePipelined) {
+  const Work many = of_activations(120, 256, 256, 256);
+  ASSERT_TRUE(many.pipelined() && many.pipelined()->b);
+  EXPECT_EQ(many.tile_rows, 128);
+  EXPECT_EQ(many.pipelined()->chains, 1);
+  EXPECT_GE(many.tile_columns, 96);
+  const BoxMatrix& b = *many.pipelined()->b;
+  EXPECT_TRUE(b.k_rows && b.rows == 120 * 256 && b.columns == 256 && b.pitch == 256);
+  EXPECT_TRUE(b.row == 0 && b.column == 0 && b.row_step == 256 && b.column_step == 0);
+  const Work few = of_activations(8, 256, 256, 256);
+  ASSERT_TRUE(few.pipelined());
+  EXPECT_EQ(few.tile_rows, 64);
+  EXPECT_LE(few.tile_columns, 80);
+  EXPECT_TRUE(of_activations(3, 197, 104, 320, true, true).pipelined());
+  const Work turned = of_activations(3, 197, 104, 320, true);
+  ASSERT_TRUE(turned.pipelined() && turned.pipelined()->b);
+  const BoxMatrix& of_turned = *turned.pipelined()->b;
+  EXPECT_TRUE(!of_turned.k_rows && of_turned.rows == 3 * 104 && of_turned.columns == 320);
+  EXPECT_TRUE(of_turned.row_step == 104 && of_turned.column_step == 0);
+  EXPECT_TRUE(of_activations(1, 600, 200, 64).pipelined());
+  EXPECT_FALSE(of_activations(8, 32, 256, 256).pipelined());
+  EXPECT_FALSE(of_activations(8, 64, 256, 96).pipelined());
+  EXPECT_FALSE(of_activations(8, 64, 252, 256).pipelined());
+  EXPECT_TRUE(of_activations(8, 64, 252, 256, true).pipelined());
+  EXPECT_FALSE(of_activations(8, 64, 253, 256, true).pipelined());  // sums are stored in pairs
+  EXPECT_FALSE(of_activations(8, 64, 256, 256, false, false, {}).pipelined());
+  EXPECT_FALSE(
+      of_activations(8, 64, 256, 256, false, false, {.own_kernels = true, .batch_invariant = true})
+          .pipelined());
+  EXPECT_FALSE(
+      of_activations(8, 64, 256, 256, false, false, {.own_kernels = true}, "sm_80").pipelined());
+}
+
 // Tiles of more than 64 rows where they cost less: they read the weights once, but where twice as
 // many tiles run at once that is no gain, nor, of few rows, where several run in turn.
 TEST(Tiles, TallOnesWhereWeightsAreReadOften) {
@@ -350,6 +410,17 @@ TEST(Tiles, PipelinedGemmsCostTheirBytes) {
   EXPECT_GT(nanos(128, 192, 1, 35, 1), 0);
   EXPECT_EQ(nanos(128, 208, 1, 35, 1), 0);
   EXPECT_EQ(nanos(129, 96, 1, 35), 0);
+  // Of two activations rows of A come from memory, too, and of B all columns of a box.
+  kernels::PipelinedGemmTile tile{.type = kObkF16, .rows = 64, .columns = 96, .k = 768};
+  tile.memory_bytes = 35;
+  const double weights = tiles.nanos(tile);
+  tile.a_readers = 1, tile.brought = 96;
+  const double alone = tiles.nanos(tile);
+  EXPECT_GT(alone, weights);
+  tile.a_readers = 4;
+  EXPECT_LT(tiles.nanos(tile), alone);
+  tile.brought = 128;
+  EXPECT_GT(tiles.nanos(tile), weights);
 }
 
 // Of 512 rows and more: in one chain over k instead of a grid; of a long k in parts, where gangs of

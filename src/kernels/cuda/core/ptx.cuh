@@ -283,6 +283,15 @@ OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, ui
       "l"(map), "r"(0), "r"(row), "r"(block), "r"(bar)
       : "memory");
 }
+/* A box of up to 64 columns of a 16-bit matrix, and as many rows, as `map` says, from `row` and
+ * `column`; swizzled alike, zeros beyond the matrix. */
+OBK_DEVICE void copy_box(uint32_t to, const void* map, int row, int column, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%2, %3}], [%4];" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(bar)
+      : "memory");
+}
 OBK_DEVICE void fetch_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -303,6 +312,7 @@ OBK_DEVICE void bulk_copy(uint32_t, const void*, uint32_t, uint32_t) { __trap();
 OBK_DEVICE void bulk_copy_to_all(uint32_t, const void*, uint32_t, uint32_t, uint16_t) { __trap(); }
 OBK_DEVICE void mbarrier_arrive_dsmem(uint32_t) {}
 OBK_DEVICE void copy_blocks(uint32_t, const void*, int, int, uint32_t) { __trap(); }
+OBK_DEVICE void copy_box(uint32_t, const void*, int, int, uint32_t) { __trap(); }
 OBK_DEVICE void bulk_prefetch(const void*, uint32_t) {}
 OBK_DEVICE void line_prefetch(const void*) {}
 OBK_DEVICE void fetch_map(const void*) {}

@@ -3,12 +3,15 @@
  *
  *   wgmma_begin(); Wgmma<N, bf16>::multiply(d, a, b) ...; wgmma_commit(); wgmma_wait<pending>();
  *   multiply_rows(d, a[4], b): a in registers, as load_matrices leaves 16 rows of a warp
+ *   multiply<true>(d, a, b): rows of b's atoms are those of k, each with 64 of its columns
  *
  * Operands are atoms of 8 rows by 128 bytes, 1024-aligned, 16-byte pieces at place piece ^ row;
  * matrix_at(address, bytes between atoms of neighbouring rows) describes them; the next 16 k are 32
- * bytes further. Lane t of warp w holds rows 16 w + t / 4 and + 8, columns 8 j + 2 (t % 4) and + 1:
- * d[4 j], d[4 j + 1], and of the lower row d[4 j + 2], d[4 j + 3]. Nobody may touch d, or write the
- * operands or an a in registers, before the wait. */
+ * bytes further. Of atoms of 8 k by 64 columns k_rows_at(address, bytes from 64 columns to the next
+ * 64) describes them, 64 k lie one below another; the next 16 k are 2048 bytes further. Lane t of
+ * warp w holds rows 16 w + t / 4 and + 8, columns 8 j + 2 (t % 4) and + 1: d[4 j], d[4 j + 1], and
+ * of the lower row d[4 j + 2], d[4 j + 3]. Nobody may touch d, or write the operands or an a in
+ * registers, before the wait. */
 #ifndef OBK_WGMMA_CUH
 #define OBK_WGMMA_CUH
 
@@ -28,6 +31,10 @@ OBK_DEVICE void wgmma_wait() {
 OBK_DEVICE uint64_t matrix_at(uint32_t address, uint32_t pitch) {
   return 1ull << 62 | (uint64_t)(pitch >> 4) << 32 | 1u << 16 | (address & 0x3ffff) >> 4;
 }
+OBK_DEVICE uint64_t k_rows_at(uint32_t address, uint32_t apart) {
+  return 1ull << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(apart >> 4) << 16 |
+         (address & 0x3ffff) >> 4;
+}
 
 template <int kN, bool kBfloat>
 struct Wgmma;
@@ -46,9 +53,9 @@ struct Wgmma;
 #define OBK_P16_5 OBK_P8(80, 81, 82, 83, 84, 85, 86, 87) "," OBK_P8(88, 89, 90, 91, 92, 93, 94, 95)
 #define OBK_P64 OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2 "," OBK_P16_3
 
-#define OBK_WGMMA_TYPED(n, type, places, a, b, ...)                                        \
+#define OBK_WGMMA_TYPED(n, type, k_rows, places, a, b, ...)                                \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" places \
-               "}, %" #a ", %" #b ", 1, 1, 1, 0, 0;"                                       \
+               "}, %" #a ", %" #b ", 1, 1, 1, 0, " #k_rows ";"                             \
                : __VA_ARGS__                                                               \
                : "l"(x), "l"(y))
 #define OBK_WGMMA_ROWS_TYPED(n, type, places, a, b, c, e, f, ...)                          \
@@ -59,11 +66,16 @@ struct Wgmma;
 #define OBK_WGMMA_SHAPE(n, places, a, b, c, e, f, ...)                                           \
   template <bool kBfloat>                                                                        \
   struct Wgmma<n, kBfloat> {                                                                     \
+    template <bool kOfKRows = false>                                                             \
     static __device__ __forceinline__ void multiply(float (&d)[n / 2], uint64_t x, uint64_t y) { \
-      if (kBfloat)                                                                               \
-        OBK_WGMMA_TYPED(n, "bf16", places, a, b, __VA_ARGS__);                                   \
+      if (kOfKRows && kBfloat)                                                                   \
+        OBK_WGMMA_TYPED(n, "bf16", 1, places, a, b, __VA_ARGS__);                                \
+      else if (kOfKRows)                                                                         \
+        OBK_WGMMA_TYPED(n, "f16", 1, places, a, b, __VA_ARGS__);                                 \
+      else if (kBfloat)                                                                          \
+        OBK_WGMMA_TYPED(n, "bf16", 0, places, a, b, __VA_ARGS__);                                \
       else                                                                                       \
-        OBK_WGMMA_TYPED(n, "f16", places, a, b, __VA_ARGS__);                                    \
+        OBK_WGMMA_TYPED(n, "f16", 0, places, a, b, __VA_ARGS__);                                 \
     }                                                                                            \
     static __device__ __forceinline__ void multiply_rows(float (&d)[n / 2],                      \
                                                          const uint32_t (&x)[4], uint64_t y) {   \

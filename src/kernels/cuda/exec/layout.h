@@ -149,10 +149,12 @@ struct alignas(64) ObkPipelinedGemm {
   OBK_DEVICE_POINTER(const char) weights;
   OBK_DEVICE_POINTER(const char)
   next; /* weights of the GEMM after this one, which all CTAs together prefetch */
-  int64_t next_bytes, next_share; /* and of which each prefetches so many bytes */
-  ObkGrid grid;                   /* operands, stamps, watch */
+  int64_t next_bytes, next_share;         /* and of which each prefetches so many bytes */
+  ObkGrid grid;                           /* operands, stamps, watch */
+  alignas(64) char b_map[obk::kMapBytes]; /* of the matrix in which B lies, where B is not packed */
 };
-static_assert(sizeof(ObkPipelinedGemm) == (obk::kMapBytes + 32 + sizeof(ObkGrid) + 63) / 64 * 64,
+static_assert(sizeof(ObkPipelinedGemm) ==
+                  (obk::kMapBytes + 32 + sizeof(ObkGrid) + 63) / 64 * 64 + obk::kMapBytes,
               "host and device lay out ObkPipelinedGemm alike");
 #ifndef __CUDACC_RTC__ /* which knows no offsets */
 static_assert(obk::kMapBytes % 64 == 0 &&

@@ -226,15 +226,18 @@ double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {
                                        : int64_t{kTallColumnsOfFour};
   if (!OBK_IS_HALF(t.type) || t.columns > most || t.rows > kTallRows) return 0;
   // Bytes from the second-level cache; of them the weights from memory, once for all tiles that
-  // read them; or products. And the epilogue, which waits for all of them.
+  // read them, or both operands where both are activations; or products. And the epilogue, which
+  // waits for all of them.
   using Tile = machine::cuda_costs::GemmPipelined;
   const double columns = static_cast<double>(round_up(t.columns, 16)),
                depth = static_cast<double>(t.k), rows = static_cast<double>(t.rows),
-               weights = 2 * depth * columns;
-  const double bytes = (2 * depth * rows + weights) / Tile::kBytes,
-               memory = t.memory_bytes > 0
-                            ? weights / static_cast<double>(t.readers) / t.memory_bytes
-                            : 0,
+               a = 2 * depth * rows,
+               b = 2 * depth * std::max(columns, static_cast<double>(t.brought));
+  const bool activations = t.a_readers > 0;
+  const double from_memory =
+      b / static_cast<double>(t.readers) + (activations ? a / static_cast<double>(t.a_readers) : 0);
+  const double bytes = (a + b) / Tile::kBytes,
+               memory = t.memory_bytes > 0 ? from_memory / t.memory_bytes : 0,
                products = (tall ? 128 : 64) * columns * depth;  // multiply-adds
   const auto nanos = [&](double flops, double begin, double column) {
     return std::max({bytes, memory, products / flops}) + begin + column * columns;
@@ -243,7 +246,7 @@ double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {
   const double high = rows / double{kTallRows};
   if (t.chains == 4)
     return nanos(Tile::kTallFlopsOfFour, Tile::kTallBeginOfFour, Tile::kTallColumnOfFour * high);
-  return t.rows * t.readers <= pipelined_bounds::kMostRows
+  return (activations ? !t.in_turn : t.rows * t.readers <= pipelined_bounds::kMostRows)
              ? nanos(Tile::kTallFlopsOfFew, Tile::kTallBeginOfFew, Tile::kTallColumn * high)
              : nanos(Tile::kTallFlops, Tile::kTallBegin, Tile::kTallColumn * high);
 }

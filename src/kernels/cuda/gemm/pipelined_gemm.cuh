@@ -1,6 +1,7 @@
-/* kernels/cuda/gemm/pipelined_gemm.cuh — a persistent kernel of one GEMM of 16-bit numbers with
- * packed weights, of 33 rows and more: C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by up to
- * 160 columns, or of 65 to 128 rows (tall tiles), which read the weights half as often. sm_90a.
+/* kernels/cuda/gemm/pipelined_gemm.cuh — a persistent kernel of one GEMM of 16-bit numbers, of 33
+ * rows and more, whose B is packed weights or an activation: C[m, n] = A[m, k] B[k, n], tiles of up
+ * to 64 rows by up to 160 columns, or of 65 to 128 rows (tall tiles), which read B half as often.
+ * sm_90a.
  *
  *   OBK_PIPELINED_GEMM_KERNEL(k, body, N)     an entry: a CTA an SM
  *   pipe->begin()      in the body, before it reads anything but weights
@@ -17,6 +18,12 @@
  * tile, by a thread of each warp in turn, their weights before the kernel waits for the one before
  * it; then thread 0 loads one more whenever a stage has been read, across tile boundaries. Between
  * that wait and the first load of rows nothing is computed, for there the whole kernel waits.
+ *
+ * A B that is an activation comes as A does, after that wait: by a TMA tensor map of its own, box
+ * by box. Where its columns are rows in memory (k_rows false) a box is 64 k of a tile's columns,
+ * and lies in shared memory as packed weights do. Where its rows of k are (k_rows) boxes are 64 k
+ * by 64 columns, one behind another, and wgmma transposes them. What is beyond the matrix is zeros,
+ * beside it others' numbers: nobody reads their sums.
  *
  * The order of a sum is that of gemm_mma.cuh: the first warpgroup sums the k-steps 0 and 1 of each
  * 64, each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3). Where the body adds the
@@ -49,6 +56,12 @@
  *   stage, tile_stages, stages    blocks of 64 k in a stage; stages of a CTA's part of k; places
  *   row, block                    where A begins in the map, in rows and in blocks of 64 k
  *   row_step, block_step          from matrix to matrix of a batch
+ *   boxes                         copies of a block of 64 k of B by its map; 0: packed weights.
+ *                                 bytes are then those of all tiles, last_bytes, tile_bytes and
+ *                                 weights_step nothing
+ *   k_rows                        rows of B in memory are those of k, else those of its columns
+ *   b_row, b_column               where B begins in its map, in elements
+ *   b_row_step, b_column_step     from matrix to matrix of a batch
  *   single                        CTAs have one tile each
  *   refills                       some places are loaded more than once
  *   overlaid, scratch_bytes       bytes of the sums that lie on the last places, which are free by
@@ -109,14 +122,86 @@ struct PipelinedGemmCluster {
   }
 };
 
+/* B of the stage that is loaded next, and how it lies there: packed weights, requested before the
+ * kernel waits for the one before. */
+template <class N, bool kMapped = (N::boxes > 0)>
+struct PipelinedGemmB {
+  const char* from;
+  uint32_t bytes;
+
+  static constexpr int kStep = 32; /* bytes from 16 k to the next */
+  /* Of 64 k; groups: of 8 columns of the tile. */
+  static __device__ __forceinline__ constexpr int block_bytes(int groups) { return groups * 1024; }
+  __device__ __forceinline__ void find(const ObkPipelinedGemm& p, int task) {
+    const int beside = (unsigned)task / N::each, x = (unsigned)beside % N::across;
+    bytes = x + 1 == N::across ? N::last_bytes : N::bytes;
+    from = p.weights +
+           (x * N::tile_bytes + PipelinedGemmCluster<N>::part() * N::tile_stages * (int)bytes +
+            (unsigned)beside / N::across * N::weights_step);
+  }
+  __device__ __forceinline__ void skip(int count) { from += count * bytes; }
+  __device__ __forceinline__ void ahead(uint32_t stage, uint32_t full, int slot) const {
+    const uint32_t to = stage + N::rows_bytes;
+    mbarrier_expect(full, bytes + N::stage * N::tile_rows * 128);
+    if (N::share == 1)
+      bulk_copy(to, from, bytes, full);
+    else if (slot % N::share ==
+             PipelinedGemmCluster<N>::sharer()) /* perhaps before another one expects
+                                             them: that is counted as well */
+      bulk_copy_to_all(to, from, bytes, full, PipelinedGemmCluster<N>::sharers());
+  }
+  __device__ __forceinline__ void with_rows(const ObkPipelinedGemm&, uint32_t, uint32_t) const {}
+  static __device__ __forceinline__ void fetch(const ObkPipelinedGemm&) {}
+  static __device__ __forceinline__ void acquire(const ObkPipelinedGemm&) {}
+#ifdef OBK_WGMMA
+  static __device__ __forceinline__ uint64_t matrix(uint32_t at) { return matrix_at(at, 1024); }
+#endif
+};
+/* The same of an activation, boxes by its map, requested with the rows of A. */
+template <class N>
+struct PipelinedGemmB<N, true> {
+  int row, column;
+
+  static constexpr int kStep = N::k_rows ? 2048 : 32;
+  static __device__ __forceinline__ constexpr int block_bytes(int) { return N::bytes / N::stage; }
+  __device__ __forceinline__ void find(const ObkPipelinedGemm&, int task) {
+    const int beside = (unsigned)task / N::each, batch = (unsigned)beside / N::across;
+    const int of_tile = (unsigned)beside % N::across * N::tile_columns,
+              k = PipelinedGemmCluster<N>::part() * N::tile_stages * N::stage * 64;
+    row = N::b_row + batch * N::b_row_step + (N::k_rows ? k : of_tile);
+    column = N::b_column + batch * N::b_column_step + (N::k_rows ? of_tile : k);
+  }
+  __device__ __forceinline__ void skip(int count) {
+    (N::k_rows ? row : column) += count * N::stage * 64;
+  }
+  __device__ __forceinline__ void ahead(uint32_t, uint32_t, int) const {}
+  __device__ __forceinline__ void with_rows(const ObkPipelinedGemm& p, uint32_t stage,
+                                            uint32_t full) const {
+    const int box = N::k_rows ? 8192 : block_bytes(0);
+    mbarrier_expect(full, N::bytes + N::stage * N::tile_rows * 128);
+#pragma unroll
+    for (int k = 0; k < N::stage * N::boxes; ++k)
+      copy_box(stage + N::rows_bytes + k * box, p.b_map, row + (N::k_rows ? k / N::boxes * 64 : 0),
+               column + (N::k_rows ? k % N::boxes : k) * 64, full);
+  }
+  static __device__ __forceinline__ void fetch(const ObkPipelinedGemm& p) { fetch_map(p.b_map); }
+  static __device__ __forceinline__ void acquire(const ObkPipelinedGemm& p) {
+    acquire_map(p.b_map);
+  }
+#ifdef OBK_WGMMA
+  static __device__ __forceinline__ uint64_t matrix(uint32_t at) {
+    return N::k_rows ? k_rows_at(at, 8192) : matrix_at(at, 1024);
+  }
+#endif
+};
+
 /* Thread 0's way through the tiles: the stage that it loads next. What a tile needs is worked
  * out once a tile, for a stage must cost the thread few instructions. In shared memory: registers
  * are the sums'. */
 template <class N>
 struct PipelinedGemmWay {
   int task, left, slot, turn; /* left: stages of the tile that are not requested */
-  const char* from;           /* weights */
-  uint32_t bytes;
+  PipelinedGemmB<N> b;
   int row, block; /* rows of A */
 
   __device__ __forceinline__ void begin(const ObkPipelinedGemm& p, int at) {
@@ -126,16 +211,12 @@ struct PipelinedGemmWay {
   __device__ __forceinline__ void find(const ObkPipelinedGemm& p, int at) {
     task = at, left = 0;
     if (task >= N::tasks) return;
-    find_weights(p);
+    find_b(p);
     find_rows();
   }
   /* Of a task that is there. */
-  __device__ __forceinline__ void find_weights(const ObkPipelinedGemm& p) {
-    const int beside = (unsigned)task / N::each, x = (unsigned)beside % N::across;
-    bytes = x + 1 == N::across ? N::last_bytes : N::bytes;
-    from = p.weights +
-           (x * N::tile_bytes + PipelinedGemmCluster<N>::part() * N::tile_stages * (int)bytes +
-            (unsigned)beside / N::across * N::weights_step);
+  __device__ __forceinline__ void find_b(const ObkPipelinedGemm& p) {
+    b.find(p, task);
     left = N::tile_stages, block = 0;
   }
   __device__ __forceinline__ void find_rows() {
@@ -146,7 +227,7 @@ struct PipelinedGemmWay {
   }
   /* `count` of the stages that are left. */
   __device__ __forceinline__ void skip(int count) {
-    from += count * bytes, block += count * N::stage, slot += count, left -= count;
+    b.skip(count), block += count * N::stage, slot += count, left -= count;
   }
   __device__ __forceinline__ void turn_over(const ObkPipelinedGemm& p) {
     if (slot == N::stages) slot = 0, turn ^= 1;
@@ -157,18 +238,13 @@ struct PipelinedGemmWay {
     turn_over(p);
   }
   __device__ __forceinline__ void weights(uint32_t at, uint32_t bars) const {
-    const uint32_t full = bars + 8 * slot, to = at + slot * N::stage_bytes + N::rows_bytes;
-    mbarrier_expect(full, bytes + N::stage * N::tile_rows * 128);
-    if (N::share == 1)
-      bulk_copy(to, from, bytes, full);
-    else if (slot % N::share ==
-             PipelinedGemmCluster<N>::sharer()) /* perhaps before another one expects
-                                             them: that is counted as well */
-      bulk_copy_to_all(to, from, bytes, full, PipelinedGemmCluster<N>::sharers());
+    b.ahead(at + slot * N::stage_bytes, bars + 8 * slot, slot);
   }
   __device__ __forceinline__ void rows(const ObkPipelinedGemm& p, uint32_t at,
                                        uint32_t bars) const {
-    copy_blocks(at + slot * N::stage_bytes, p.map, row, block, bars + 8 * slot);
+    const uint32_t full = bars + 8 * slot, stage = at + slot * N::stage_bytes;
+    b.with_rows(p, stage, full);
+    copy_blocks(stage, p.map, row, block, full);
   }
 };
 
@@ -335,7 +411,7 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
   PipelinedGemmWay<N> way = {};
   if (lane == 0) {
     way.task = first_tile;
-    way.find_weights(p);
+    way.find_b(p);
     way.skip(warp);
     first = way;
     each_of_warp(warp, N::stages - OBK_THREADS / 32,
@@ -353,9 +429,11 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
     each_of_warp(warp, here, [&](int) { way.weights(at, bars), way.skip(OBK_THREADS / 32); });
 #ifdef OBK_INSTANCES
     acquire_map(p.map);
+    PipelinedGemmB<N>::acquire(p);
 #endif
     if (warp == OBK_THREADS / 32 - 1) {
       fetch_map(p.map);
+      PipelinedGemmB<N>::fetch(p);
       prefetch_next(p);
     }
     first.find_rows();
@@ -487,10 +565,12 @@ static __device__ __forceinline__ void pipelined_gemm_steps(PipelinedGemmPipe<N>
                                                             float (&sum)[S::kGroups * 4],
                                                             F&& meanwhile) {
   constexpr bool kBfloat = kType == kObkBf16;
+  using B = PipelinedGemmB<N>;
   constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
   static_assert(S::kChunks % kStage == 0 && S::kSplitK == 1, "stages of a tile are whole");
   const int part = same_in_warp(threadIdx.x / 128);
-  const uint64_t x0 = matrix_at(part * 64, 1024), y0 = matrix_at(N::rows_bytes + part * 64, 1024);
+  const uint64_t x0 = matrix_at(part * 64, 1024),
+                 y0 = B::matrix(N::rows_bytes + part * (2 * B::kStep));
   float odd[kN / 2];
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
@@ -500,9 +580,9 @@ static __device__ __forceinline__ void pipelined_gemm_steps(PipelinedGemmPipe<N>
 #pragma unroll
     for (int b = 0; b < kStage; ++b) {
       const uint64_t x = x0 + stage + b * (N::tile_rows * 8),
-                     y = y0 + stage + b * (S::kGroups * 64);
-      Wgmma<kN, kBfloat>::multiply(sum, x, y);
-      Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
+                     y = y0 + stage + b * (B::block_bytes(S::kGroups) / 16);
+      Wgmma<kN, kBfloat>::template multiply<N::k_rows>(sum, x, y);
+      Wgmma<kN, kBfloat>::template multiply<N::k_rows>(odd, x + 2, y + B::kStep / 16);
     }
     wgmma_commit();
   };
@@ -519,10 +599,12 @@ static __device__ __forceinline__ void pipelined_gemm_tall_steps(PipelinedGemmPi
                                                                  float (&sum)[S::kGroups * 4],
                                                                  F&& meanwhile) {
   constexpr bool kBfloat = kType == kObkBf16;
+  using B = PipelinedGemmB<N>;
   constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
   static_assert(S::kChunks % kStage == 0 && S::kSplitK == 1, "stages of a tile are whole");
   static_assert(kChains == 1 || kChains == 4, "a sum of one chain, or the order of all tiles");
   static_assert(kN <= (kChains == 1 ? kTallColumns : kTallColumnsOfFour), "sums fit in registers");
+  constexpr int kY = B::kStep / 16; /* in the descriptor's units */
   const int half = same_in_warp(threadIdx.x / 128);
   float more[kChains == 1 ? 1 : 3][kN / 2]; /* of the chains behind the first */
 #pragma unroll
@@ -538,16 +620,16 @@ static __device__ __forceinline__ void pipelined_gemm_tall_steps(PipelinedGemmPi
 #pragma unroll
     for (int b = 0; b < kStage; ++b) {
       const uint64_t x = matrix_at(stage + half * 8192 + b * (N::tile_rows * 128), 1024),
-                     y = matrix_at(stage + N::rows_bytes + b * (S::kGroups * 1024), 1024);
-      Wgmma<kN, kBfloat>::multiply(sum, x, y);
+                     y = B::matrix(stage + N::rows_bytes + b * B::block_bytes(S::kGroups));
+      Wgmma<kN, kBfloat>::template multiply<N::k_rows>(sum, x, y);
       if constexpr (kChains == 1) {
-        Wgmma<kN, kBfloat>::multiply(sum, x + 2, y + 2);
-        Wgmma<kN, kBfloat>::multiply(sum, x + 4, y + 4);
-        Wgmma<kN, kBfloat>::multiply(sum, x + 6, y + 6);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(sum, x + 2, y + kY);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(sum, x + 4, y + 2 * kY);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(sum, x + 6, y + 3 * kY);
       } else {
-        Wgmma<kN, kBfloat>::multiply(more[0], x + 2, y + 2);
-        Wgmma<kN, kBfloat>::multiply(more[1], x + 4, y + 4);
-        Wgmma<kN, kBfloat>::multiply(more[2], x + 6, y + 6);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(more[0], x + 2, y + kY);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(more[1], x + 4, y + 2 * kY);
+        Wgmma<kN, kBfloat>::template multiply<N::k_rows>(more[2], x + 6, y + 3 * kY);
       }
     }
     wgmma_commit();
