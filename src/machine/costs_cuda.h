@@ -153,7 +153,8 @@ struct GemmFmaRows {
   static constexpr double kBytes = 45, kFlops = 300;    // a ns
 };
 
-/// A pipelined GEMM's tile (pipelined_gemm.cuh).
+/// A pipelined GEMM's tile (pipelined_gemm.cuh). Of two activations the same numbers, those of tall
+/// tiles of many rows where a worker has several in turn; not measured.
 struct GemmPipelined {
   static constexpr double kBytes =
       90;  // a ns from the second-level cache: h200_multicast.json, again

@@ -28,14 +28,12 @@ struct Case {
   std::string (*network)(int64_t batch, const std::string& type);
   int64_t batch;
 };
-const Case kCases[] = {{"encoder", encoder, 1},
-                       {"encoder_of_five", encoder, 5},  // rows enough for pipelined GEMMs
-                       {"pictures", pictures, 1},
-                       {"steps", steps, 1},
-                       {"branches", branches, 1},
-                       {"squares", squares, 4}};  // of two activations
-constexpr int kSms = 16, kModels = 4, kEach = 2;  // contexts of each model
-constexpr size_t kInputs = 2;                     // that each is run with, in turn
+const Case kCases[] = {
+    {"encoder", encoder, 1},   {"encoder_of_five", encoder, 5},  // rows enough for pipelined GEMMs
+    {"pictures", pictures, 1}, {"steps", steps, 1},
+    {"branches", branches, 1}, {"squares", squares, 4}};  // of two activations
+constexpr int kSms = 16, kModels = 4, kEach = 2;          // contexts of each model
+constexpr size_t kInputs = 2;                             // that each is run with, in turn
 
 using Bytes = std::vector<std::byte>;
 

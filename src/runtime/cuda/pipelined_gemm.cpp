@@ -110,9 +110,10 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   if (gemm.boxes) {
     const codegen::BoxMatrix& b = *gemm.boxes;
     const int64_t k = blocks * 64, batches = last.r1 / p.span,
-                  a_columns = 64 * (gemm.block + (batches - 1) * gemm.block_step) + k;
-    if (b_count != 1 || !holds(b, batches, b.k_rows ? k : p.columns, b.k_rows ? p.columns : k) ||
-        !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, a_columns) ||
+                  a_blocks = gemm.block + (batches - 1) * gemm.block_step + blocks;
+    if (b_count != 1 || a_blocks > gemm.pitch / 64 ||
+        !holds(b, batches, b.k_rows ? k : p.columns, b.k_rows ? p.columns : k) ||
+        !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, 64 * a_blocks) ||
         !has_matrix(program, work.operands[gemm.b], b.rows, b.pitch, b.columns))
       return broken();
     constexpr int kColumns = kernels::pipelined_bounds::kBoxColumns;

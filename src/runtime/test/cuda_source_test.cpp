@@ -618,6 +618,8 @@ TEST(CudaTables, APipelinedGemmOfActivationsStaysInsideItsOperands) {
         EXPECT_FALSE(make_tables(program, false, device.scratchpad.count).ok());
         traits.gemm = whole, traits.gemm->rows = whole.rows * 2;
         EXPECT_FALSE(make_tables(program, false, device.scratchpad.count).ok());
+        traits.gemm = whole, traits.gemm->block = INT32_MAX;
+        EXPECT_FALSE(make_tables(program, false, device.scratchpad.count).ok());
       }
 }
 
