@@ -66,5 +66,43 @@ TEST(Staging, EveryByteThatIsAskedForIsCopiedOnceAndNoStretchOfAnother) {
   }
 }
 
+/// A graph of kernels: each of `readers` works reads the inputs, of so many floats, the last one
+/// writes the output.
+Program kernels(int64_t inputs, int64_t outputs, int readers) {
+  Program program;
+  program.granularity = machine::Granularity::kStitch;
+  program.inputs = {{.name = "x", .type = {DType::f32, {inputs}}},
+                    {.name = "i", .type = {DType::i64, {1}}}};
+  program.outputs = {{.name = "y", .type = {DType::f32, {outputs}}}};
+  for (int k = 0; k < readers; ++k)
+    program.works.push_back({.operands = {{BufferKind::kInput, 0}, {BufferKind::kInput, 1}, {}}});
+  program.works.back().operands.push_back({BufferKind::kOutput, 0});
+  return program;
+}
+
+TEST(ZeroCopy, OfFewKilobytesThatFewKernelsTouch) {
+  EXPECT_TRUE(zero_copy_inputs(kernels(510, 4096, 2)));
+  EXPECT_FALSE(zero_copy_inputs(kernels(511, 4096, 2))) << "with the index, more than 2 KiB";
+  EXPECT_FALSE(zero_copy_inputs(kernels(4, 4096, 3))) << "three kernels would wait for the bus";
+  EXPECT_TRUE(zero_copy_outputs(kernels(1000, 4096, 3)));
+  EXPECT_FALSE(zero_copy_outputs(kernels(1000, 4097, 3))) << "more than 16 KiB";
+}
+
+TEST(ZeroCopy, NotWhereMoreThanItsKernelTouchesIt) {
+  Program program = kernels(4, 4, 2);
+  program.works[0].operands.push_back({BufferKind::kOutput, 0});  // reads what the other writes
+  EXPECT_FALSE(zero_copy_outputs(program));
+  EXPECT_TRUE(zero_copy_inputs(program));
+  program = kernels(4, 4, 1);
+  program.outputs[0].in_place_of = 0;
+  EXPECT_FALSE(zero_copy_outputs(program) || zero_copy_inputs(program));
+  program = kernels(4, 4, 1);
+  program.copies = {{.output = 0, .from = {BufferKind::kInput, 0}}};
+  EXPECT_FALSE(zero_copy_outputs(program) || zero_copy_inputs(program));
+  program = kernels(4, 4, 1);
+  program.granularity = machine::Granularity::kMono;
+  EXPECT_FALSE(zero_copy_outputs(program) || zero_copy_inputs(program));
+}
+
 }  // namespace
 }  // namespace obelisk::runtime::cuda
