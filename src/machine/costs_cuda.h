@@ -154,7 +154,8 @@ struct GemmFmaRows {
 };
 
 /// A pipelined GEMM's tile (pipelined_gemm.cuh). Of two activations the same numbers, those of tall
-/// tiles of many rows where a worker has several in turn; not measured.
+/// tiles of many rows where a worker has several in turn: six such kernels take 0.79 to 1.22 times
+/// what these predict (h200_super_kernels.json, bf16_by_wgmma).
 struct GemmPipelined {
   static constexpr double kBytes =
       90;  // a ns from the second-level cache: h200_multicast.json, again
