@@ -570,6 +570,28 @@ TEST_P(PipelinedGemm, ProductsOfInputsWithANarrowLastTile) {
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
 }
 
+/// The answers of a context, close to what is wanted for 16-bit numbers and the same bits from run
+/// to run (OBELISK_GPU_RUNS of them, or three), in `got`.
+void expect_answers(Context& context, const Program& program, const std::vector<Tensor>& inputs,
+                    const std::vector<Tensor>& wanted, DType type, std::vector<Tensor>& got) {
+  auto first = run(context, program, inputs);
+  ASSERT_TRUE(first.ok()) << first.error().text();
+  got = std::move(*first);
+  const char* wished = getenv("OBELISK_GPU_RUNS");
+  for (int repeat = 0; repeat < (wished ? atoi(wished) : 3); ++repeat) {
+    auto again = run(context, program, inputs);
+    ASSERT_TRUE(again.ok()) << again.error().text();
+    ASSERT_TRUE(same_bits(got, *again)) << "the same input gave other bits";
+  }
+  const double step = type == DType::f16 ? 2e-3 : 1.6e-2;
+  for (size_t output = 0; output < got.size(); ++output)
+    for (int64_t k = 0; k < got[output].count(); ++k) {
+      const double a = got[output].get_double(k), b = wanted[output].get_double(k);
+      ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b)))
+          << "output " << output << " element " << k;
+    }
+}
+
 /// Products of activations: how many of them have a kernel of their own for so many
 /// multiprocessors (0: all).
 struct OfActivations {
@@ -737,21 +759,9 @@ TEST_P(PipelinedGemm, OfActivations) {
       inputs.push_back(random_tensor(graph.type(input), random, inputs.empty() ? 1.0 / 16 : 1));
     auto wanted = graph::interpret(graph, inputs);
     ASSERT_TRUE(wanted.ok()) << wanted.error().text();
-    auto got = run(**context, *program, inputs);
-    ASSERT_TRUE(got.ok()) << got.error().text();
-    const char* wished = getenv("OBELISK_GPU_RUNS");
-    for (int repeat = 0; repeat < (wished ? atoi(wished) : 3); ++repeat) {
-      auto again = run(**context, *program, inputs);
-      ASSERT_TRUE(again.ok()) << again.error().text();
-      ASSERT_TRUE(same_bits(*got, *again)) << "the same input gave other bits";
-    }
-    const double step = type == DType::f16 ? 2e-3 : 1.6e-2;
-    for (size_t output = 0; output < got->size(); ++output)
-      for (int64_t k = 0; k < (*got)[output].count(); ++k) {
-        const double a = (*got)[output].get_double(k), b = (*wanted)[output].get_double(k);
-        ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b)))
-            << "output " << output << " element " << k;
-      }
+    std::vector<Tensor> got;
+    expect_answers(**context, *program, inputs, *wanted, type, got);
+    if (testing::Test::HasFatalFailure()) return;
   }
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
 }
@@ -871,22 +881,9 @@ void expect_tall(const graph::Graph& graph, DType type, int sms, int tall, int c
       ASSERT_TRUE(interpreted.ok()) << interpreted.error().text();
       wanted = std::move(*interpreted);
     }
-    auto got = run(**context, *program, inputs);
-    ASSERT_TRUE(got.ok()) << got.error().text();
-    const char* wished = getenv("OBELISK_GPU_RUNS");
-    for (int repeat = 0; repeat < (wished ? atoi(wished) : 3); ++repeat) {
-      auto again = run(**context, *program, inputs);
-      ASSERT_TRUE(again.ok()) << again.error().text();
-      ASSERT_TRUE(same_bits(*got, *again)) << "the same input gave other bits";
-    }
-    const double step = type == DType::f16 ? 2e-3 : 1.6e-2;
-    for (size_t output = 0; output < got->size(); ++output)
-      for (int64_t k = 0; k < (*got)[output].count(); ++k) {
-        const double a = (*got)[output].get_double(k), b = (*wanted)[output].get_double(k);
-        ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b)))
-            << (has_tall ? "tall" : "not tall") << ", output " << output << " element " << k;
-      }
-    answers[has_tall] = std::move(*got);
+    SCOPED_TRACE(has_tall ? "tall" : "not tall");
+    expect_answers(**context, *program, inputs, *wanted, type, answers[has_tall]);
+    if (testing::Test::HasFatalFailure()) return;
   }
   if (answers[1].empty()) GTEST_SKIP() << "compiled, not run";
   if (chains == 4) {

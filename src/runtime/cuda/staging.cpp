@@ -111,7 +111,8 @@ void join_neighbours(std::vector<StagedCopy>& copies) {
 
 namespace {
 
-/// Chosen. A read waits for the bus, so that few kernels may have any; nobody waits for a write.
+/// Bytes and kernels; chosen, no others were measured. A read waits for the bus, so that few
+/// kernels may have any; nobody waits for a write.
 constexpr int64_t kMostRead = 2048, kMostWritten = 16384;
 constexpr int kMostReaders = 2, kMostWriters = 1;
 

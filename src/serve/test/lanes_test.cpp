@@ -45,8 +45,8 @@ TEST(Lanes, WakeAfterTheyHaveStoppedLooking) {
   }
 }
 
-// While one works two others look for what comes next, as long as there are so many; whoever was
-// too late for a work looks on.
+// While one works two others look for what comes next, as long as there are so many; a thread that
+// was too late for a work looks on.
 TEST(Lanes, SomeLookWhileOthersWork) {
   constexpr std::chrono::seconds kLong(60);
   Lanes lanes(4, {.all = 10us, .longer = kLong, .some = 2});
