@@ -68,18 +68,24 @@ void Lanes::poll(std::unique_lock<std::mutex>& lock, Clock::time_point until) {
   lock = soon(mutex_, spin_.all);
 }
 
+void Lanes::call_a_looker() {
+  if (!work_.empty() || !lacks_a_looker() || Clock::now() >= busy_ + spin_.longer) return;
+  ++called_;
+  changed_.notify_one();
+}
+
 void Lanes::look(std::unique_lock<std::mutex>& lock) {
   ++looking_;
-  const auto look_until = [&](Clock::time_point until) {
+  const auto look_for = [&](std::chrono::microseconds span) {
     do {  // another may have been quicker to take what was seen: then this one looks on
-      poll(lock, until);
-      if (work_.empty() && lacks_a_looker()) ++called_, changed_.notify_one();
-    } while (work_.empty() && !ends_ && Clock::now() < until);
+      poll(lock, busy_ + span);
+      call_a_looker();
+    } while (work_.empty() && !ends_ && Clock::now() < busy_ + span);
   };
-  look_until(Clock::now() + spin_.all);
+  look_for(spin_.all);
   if (work_.empty() && !ends_ && longer_ < spin_.some) {
     ++longer_;
-    look_until(Clock::now() + spin_.longer);
+    look_for(spin_.longer);
     --longer_;
   }
   --looking_;
@@ -98,10 +104,12 @@ void Lanes::loop() {
     std::function<void()> work = std::move(work_.front());
     work_.pop_front();
     waiting_ = static_cast<int>(work_.size());
+    busy_ = Clock::now();
     lock.unlock();
     work();
     work = nullptr;  // what it holds goes before the lock comes
     lock = soon(mutex_, spin_.all);
+    busy_ = Clock::now();
   }
 }
 

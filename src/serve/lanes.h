@@ -21,10 +21,10 @@ std::unique_lock<std::mutex> soon(std::mutex& mutex, std::chrono::microseconds l
 /// Runs what it is given, first come first served.
 class Lanes {
  public:
-  /// How long idle threads look for work before they sleep: all of them for `all`, and `some` of
-  /// them, behind that, for `longer`, so that the first work after a pause wakes nobody. When one
-  /// of these has found work, another one that looks wakes a sleeping thread to take its place:
-  /// what comes next, beside the first, waits for no thread either.
+  /// How long idle threads look for work before they sleep, from when any was last begun or ended:
+  /// all of them for `all`, and `some` of them for `longer`, so that the first work after a pause
+  /// wakes nobody. When one of these has found work, another one that looks wakes a sleeping thread
+  /// to take its place: what comes next, beside the first, waits for no thread either.
   struct Spin {
     std::chrono::microseconds all{0}, longer{0};
     int some = 0;
@@ -44,6 +44,7 @@ class Lanes {
   void loop();
   void look(std::unique_lock<std::mutex>& lock);
   void poll(std::unique_lock<std::mutex>& lock, Clock::time_point until);
+  void call_a_looker();
   bool lacks_a_looker() const { return looking_ + called_ < spin_.some && asleep_ > called_; }
   const Spin spin_;
   std::mutex mutex_;
@@ -53,6 +54,9 @@ class Lanes {
   // those, that are woken to look.
   std::atomic<int> waiting_ = 0, looking_ = 0, asleep_ = 0, called_ = 0;
   int longer_ = 0;  // of those that look, so many do so for longer
+  // When work was last begun or ended. One time for all: a thread that is woken to look does so no
+  // longer than the one whose place it takes, or two of them would wake each other for ever.
+  Clock::time_point busy_ = Clock::now();
   std::atomic<bool> ends_ = false;
   std::vector<std::thread> threads_;  // last: begins after what it uses
 };

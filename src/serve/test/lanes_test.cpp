@@ -12,6 +12,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr std::chrono::seconds kLong(60);
+
 // Everything that several threads give to lanes is run once, whether idle lanes sleep at once, look
 // for work for a moment, or look for longer than the pauses between the works.
 TEST(Lanes, RunEverythingOnce) {
@@ -48,7 +50,6 @@ TEST(Lanes, WakeAfterTheyHaveStoppedLooking) {
 // While one works two others look for what comes next, as long as there are so many; a thread that
 // was too late for a work looks on.
 TEST(Lanes, SomeLookWhileOthersWork) {
-  constexpr std::chrono::seconds kLong(60);
   Lanes lanes(4, {.all = 10us, .longer = kLong, .some = 2});
   const auto look = [&](int count) {
     const auto until = std::chrono::steady_clock::now() + kLong;
@@ -68,6 +69,22 @@ TEST(Lanes, SomeLookWhileOthersWork) {
   }
   ends.set_value();
   EXPECT_TRUE(look(2)) << lanes.looking();
+}
+
+TEST(Lanes, NobodyLooksForWorkBehindAPause) {
+  Lanes lanes(4, {.all = 10us, .longer = 2ms, .some = 2});
+  for (int k = 0; k < 20; ++k) lanes.run([] {});
+  for (int k = 0; k < 5; ++k) {  // one that looks wakes another, which takes this one's place
+    std::this_thread::sleep_for(100us);
+    lanes.run([] {});
+  }
+  const auto until = std::chrono::steady_clock::now() + kLong;
+  while (lanes.looking() > 0 && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(10us);
+  for (int k = 0; k < 500; ++k) {
+    ASSERT_EQ(lanes.looking(), 0) << k;
+    std::this_thread::sleep_for(100us);
+  }
 }
 
 }  // namespace
