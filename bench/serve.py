@@ -54,8 +54,8 @@ def write_models(folder, triton):
                         folder / "backends" / "identity" / "libtriton_identity.so"], check=True)
 
 
-def wait_ready(port, process):
-    for _ in range(600):
+def wait_ready(port, process, seconds=60):
+    for _ in range(10 * seconds):
         if process.poll() is not None:
             sys.exit(f"a server ended: {process.args}")
         try:

@@ -234,8 +234,8 @@ def main():
         try:
             for side, line in words.items():
                 running[side] = started(line)
-                wait_ready(ports[side], running[side])
-                time.sleep(1)  # programs of other widths are compiled behind the first
+                wait_ready(ports[side], running[side], 60 + 10 * given.models)
+                time.sleep(max(1, given.models / 4))  # programs of other widths are compiled behind the first
             first = next(iter(words))
             only(first)
             one = ahead(alone(ports[first], models))

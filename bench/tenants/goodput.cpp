@@ -530,9 +530,10 @@ class Bench {
     return arrivals;
   }
 
-  /// From a thread that sleeps until shortly before the time and then looks at the clock.
+  /// Looks at the clock; sleeps first only through long pauses, for a core that has been idle may
+  /// wake milliseconds late where the host is shared.
   static void wait_until(Clock::time_point at) {
-    constexpr auto kBefore = std::chrono::microseconds(100);
+    constexpr auto kBefore = std::chrono::milliseconds(20);
     if (at - Clock::now() > 2 * kBefore) std::this_thread::sleep_until(at - kBefore);
     while (Clock::now() < at) {
     }
