@@ -274,6 +274,7 @@ def main():
                     around.append(speed())
                     found[side].append(judge(results, arrivals, deadline, given.seconds, statistics.mean(around)))
                     if before:
+                        only(side)
                         admitted, met = (now - then for now, then in zip(counted(ports[side] + 40), before))
                         found[side][-1]["attainment_by_server"] = round(met / max(admitted, 1), 4)
                     print(side, json.dumps(found[side][-1]), flush=True)

@@ -48,8 +48,7 @@ bool within_in_time(const Window& window, const Times& times, Time now, const Po
             other.started + other.wait + scaled(other.predicted, policy.margin) - now, Time(0));
     for (const VariantTime& variant : model.variants) {
       const Time takes =
-          scaled(usual(variant) * passes(variant, job.rows),
-                 std::max(window.tenants()[static_cast<size_t>(job.tenant)].ratio, 1.0));
+          scaled(usual(variant) * passes(variant, job.rows), window.slower(job.tenant, policy));
       if (variant.width <= run.slots && holds(model, variant, job.rows) &&
           variant.batch == smallest(model, job.rows) &&
           scaled(takes, policy.margin) <= room_in(window, run, now, policy) &&
@@ -72,8 +71,7 @@ bool starts_at_once(const Window& window, const ModelTimes& model, Time now, con
   for (int machine = 0; machine < window.machines(); ++machine)
     free = std::max(free, window.left(machine));
   const int batch = smallest(model, job.rows);
-  const double slower =
-      std::max(window.tenants()[static_cast<size_t>(job.tenant)].ratio, 1.0) * policy.margin;
+  const double slower = window.slower(job.tenant, policy) * policy.margin;
   return std::ranges::any_of(model.variants, [&](const VariantTime& variant) {
     return variant.batch == batch && variant.width <= free &&
            now + model.away + scaled(usual(variant) * passes(variant, job.rows), slower) <=

@@ -107,6 +107,8 @@ int urgency_of(const Start& start, const EngineOptions& options) {
 EngineOptions settled(EngineOptions options) {
   if (!options.device || !options.device->overlaps()) options.policy.overlap = 0;
   if (options.device && !options.device->gives_way()) options.policy.segments = false;
+  // What short runs of a GPU take longer is the host's, and nothing that long ones take, too.
+  if (!options.device || options.device->overlaps()) options.policy.pace = false;
   return options;
 }
 

@@ -49,7 +49,6 @@ Plan::Plan(const Window& window, const Times& times, Time now, const Policy& pol
 }
 
 Plan::Item Plan::item_of(const Job& job, Time due) {
-  const double ratio = window_.tenants()[static_cast<size_t>(job.tenant)].ratio;
   const auto [at, fresh] = programs_.try_emplace({job.model, job.rows});
   Programs& programs = at->second;
   if (fresh) {
@@ -75,7 +74,7 @@ Plan::Item Plan::item_of(const Job& job, Time due) {
           1.0);
     programs.away = model.away, programs.quickest = quickest(model, job.rows);
   }
-  return {&job, due, &programs, std::max(ratio, 1.0)};
+  return {&job, due, &programs, window_.slower(job.tenant, policy_)};
 }
 
 bool Plan::before(const Item& a, const Item& b) {

@@ -61,6 +61,7 @@ Status set(Policy& policy, const std::string& knob, double value) {
       {"margin", [&] { policy.margin = value; }},
       {"narrow", [&] { policy.narrow = value != 0; }},
       {"overlap", [&] { policy.overlap = whole; }},
+      {"pace", [&] { policy.pace = value != 0; }},
       {"patience", [&] { policy.patience = Time(time); }},
       {"promise", [&] { policy.promise = value; }},
       {"reserve", [&] { policy.reserve = value != 0; }},

@@ -56,8 +56,10 @@ struct Policy {
                          // programs that have them what would wait for longer than it delays those
   bool segments = true;  // what would be late on slots that become free runs within a program that
                          // has some and gives way between two parts, where that is in time so
-  bool shares = true;    // tenants beyond their share stand behind those within it: at admission,
-                         // or, of requests without a deadline, in the queue
+  bool pace = true;  // predictions are as much longer as the machine's runs were of late: its cores
+                     // may be shared with others
+  bool shares = true;  // tenants beyond their share stand behind those within it: at admission,
+                       // or, of requests without a deadline, in the queue
   double margin =
       1.05;  // predictions are multiplied by it before they are compared with a deadline
   double straggler = 1.5;  // a tenant whose runs take so many times the prediction is demoted

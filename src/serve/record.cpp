@@ -7,9 +7,10 @@
 namespace obelisk::serve {
 namespace {
 
-/// Of records. 2: no run gives way to another. 1: models are not forgotten, and who gathers for a
+/// Of records. 3: predictions do not follow what all runs took of late, and admission begins with
+/// less caution. 2: no run gives way to another. 1: models are not forgotten, and who gathers for a
 /// shared launch waits by its gaps.
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 
 std::string text_of(const Job& job) {
   return fmt::format("{} {} {} {} {} {} {}", job.key, job.model, job.tenant, job.priority, job.rows,
@@ -24,11 +25,11 @@ std::string text_of(const Admission& admission) {
 
 std::string text_of(const Policy& p) {
   return fmt::format(
-      "{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {} {} {:d} {} {} {:d} {:d}",
+      "{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {} {} {:d} {} {} {:d} {:d} {:d}",
       to_string(p.kind), static_cast<int>(p.drop), p.admit_by_load ? 1 : 0, p.streams, p.batches,
       p.narrow, p.foresee, p.hold, p.reserve, p.shares, p.margin, p.straggler, p.patience.count(),
       p.share_slack.count(), p.best_effort.count(), p.promise, p.instances, p.gather.count(),
-      p.overlap, p.eager, p.segments);
+      p.overlap, p.eager, p.segments, p.pace);
 }
 
 bool read(std::istream& in, Time& time) {
@@ -51,13 +52,14 @@ bool read(std::istream& in, Policy& p) {
   if (!in || !read(in, p.patience) || !read(in, p.share_slack) || !read(in, p.best_effort) ||
       !(in >> p.promise))
     return false;
-  p.segments = false;
+  p.segments = p.pace = false;
   // Records of before launches were shared end here.
   if (!(in >> p.instances)) return p.instances = false, p.overlap = 0, true;
   if (!read(in, p.gather)) return false;
   if (!(in >> p.overlap)) return p.overlap = 0, true;  // those of before programs overlapped
   if (!(in >> p.eager)) return p.eager = false, true;
-  if (!(in >> p.segments)) p.segments = false;
+  if (!(in >> p.segments)) return p.segments = false, true;
+  if (!(in >> p.pace)) p.pace = false;
   return true;
 }
 

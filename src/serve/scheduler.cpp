@@ -179,12 +179,13 @@ class Deciding {
   /// What is expected of a run, beside others where it leaves room for them.
   Time expected(size_t f, const VariantTime& variant) const {
     return scaled(usual(variant) * passes(variant, head(f).rows),
-                  std::max(tenant_of(f).ratio, 1.0));
+                  window_.slower(window_.flows()[f].tenant, policy_));
   }
 
   /// The same while nothing else runs.
   Time alone(size_t f, const VariantTime& variant) const {
-    return scaled(variant.alone * passes(variant, head(f).rows), std::max(tenant_of(f).ratio, 1.0));
+    return scaled(variant.alone * passes(variant, head(f).rows),
+                  window_.slower(window_.flows()[f].tenant, policy_));
   }
 
   /// Flows of tenants whose program runs for far longer than it should, or whose programs did so of

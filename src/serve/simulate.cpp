@@ -63,9 +63,12 @@ struct Live {
 
 class Machines {
  public:
-  Machines(int machines, int slots)
+  Machines(int machines, int slots, double drift, uint64_t seed)
       : slots_(slots),
+        drift_(drift),
+        random_(seed),
         at_(static_cast<size_t>(machines), 0),
+        pace_(static_cast<size_t>(machines)),
         by_machine_(static_cast<size_t>(machines)) {}
 
   void start(Live live, double now) {
@@ -127,8 +130,19 @@ class Machines {
     for (Live& live : by_machine_[m]) live.done += live.per_ns * (now - at_[m]);
     at_[m] = now;
   }
+  /// Of an Ornstein-Uhlenbeck process.
+  double pace(size_t m, double now) {
+    if (drift_ <= 0) return 1;
+    constexpr double kNanos = 5e8;  // within which it is another
+    Pace& pace = pace_[m];
+    const double same = std::exp((pace.at - now) / kNanos);
+    pace.log = same * pace.log + drift_ * std::sqrt(1 - same * same) * random_.normal();
+    pace.at = now;
+    return std::exp(pace.log);
+  }
   void rates(size_t m, double now) {
     std::vector<Live>& lives = by_machine_[m];
+    const double slower = pace(m, now);
     int busy = 0;
     for (const Live& live : lives) busy += live.fills();
     // Programs that fill more slots than there are share them.
@@ -153,13 +167,19 @@ class Machines {
                  static_cast<double>((live.all_busy - live.alone).count()) * others) *
                 crowd;
       }
-      live.per_ns = 1 / std::max(nanos * live.factor, 1.0);
+      live.per_ns = 1 / std::max(nanos * live.factor * slower, 1.0);
       const double until = std::min(1.0, live.stops);
       live.end = std::ceil(now + std::max(until - live.done, 0.0) / live.per_ns - 1e-6);
     }
   }
+  struct Pace {
+    double at = -1e12, log = 0;
+  };
   int slots_;
+  double drift_;
+  Random random_;
   std::vector<double> at_;  // by machine: up to when `done` is right
+  std::vector<Pace> pace_;
   std::vector<std::vector<Live>> by_machine_;
 };
 
@@ -177,7 +197,7 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
                           const SimulationOptions& options) {
   const auto wall = std::chrono::steady_clock::now();
   Window window(options.machines, machine.slots);
-  Machines truth(options.machines, machine.slots);
+  Machines truth(options.machines, machine.slots, options.drift, options.seed + 1);
   Times times;
   SimulationReport report;
   for (const SimulatedModel& model : machine.models) times.models.push_back(model.times);

@@ -47,6 +47,9 @@ struct SimulationOptions {
   /// True durations are predictions times this, by tenant (empty: 1): stragglers.
   std::vector<double> slower;
   double noise = 0;  // of durations: the sigma of their logarithm
+  /// The sigma of the logarithm of how much longer than usual all runs of a machine take together,
+  /// as where its cores are shared with others: it changes within half a second.
+  double drift = 0;
   uint64_t seed = 0;
   std::ostream* record = nullptr;
   std::function<void(const Window&, const Decisions&, Time)>

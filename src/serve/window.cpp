@@ -82,6 +82,7 @@ void Window::refuse(const Job& job, const Policy& policy) {
   come(job);
   Time& wanted = tenants_[static_cast<size_t>(job.tenant)].wanted;
   wanted = std::max({wanted, job.deadline, job.arrival + policy.patience});
+  forget_pace();
 }
 
 void Window::arrive(const Job& job, const Policy& policy) {
@@ -160,6 +161,7 @@ uint64_t Window::apply(const Decisions& decisions, const Policy& policy, Time no
     // not learnt either that this has passed.
     Tenant& tenant = tenants_[static_cast<size_t>(given.job.tenant)];
     if (tenant.ratio > 1) move_ratio(tenant, 1, policy);
+    forget_pace();
   }
   for (const Start& start : decisions.starts) {
     CHECK(!start.jobs.empty(), "a start of nothing");
@@ -180,6 +182,7 @@ uint64_t Window::apply(const Decisions& decisions, const Policy& policy, Time no
                         start.jobs.front().tenant, static_cast<int>(start.jobs.size()), now,
                         start.predicted, start.beside});
     Running& run = running_.back();
+    if (policy.kind == PolicyKind::kVliw) run.slower = slower(run.tenant, policy);
     run.within = start.within, run.borrows = start.borrows, run.wait = start.wait;
     run.shares = start.launch > 0, run.priority = start.jobs.front().priority;
     for (const Job& job : start.jobs) {
@@ -216,10 +219,17 @@ void Window::finish(uint64_t run, Time took, const Policy& policy, Time waited) 
     constexpr double kOfLate = 1.0 / 64;  // chosen: of some tens of runs
     const double longer = std::max(ratio / std::max(tenant.ratio, 1.0) - 1, 0.0);
     longer_ += kOfLate * (longer * longer - longer_);
+    if (!tenant.demoted)  // its slowness is its own
+      pace_ += kOfPace * (std::min(ratio * at->slower, policy.straggler) - pace_);
     move_ratio(tenant, ratio, policy);
   }
   for (const Time deadline : at->deadlines) judge(at->model, end <= deadline, policy);
   running_.erase(at);
+}
+
+/// While nothing runs, nothing else tells that the machine is as quick again as ever.
+void Window::forget_pace() {
+  if (running_.empty() && pace_ > 1) pace_ += kOfPace * (1 - pace_);
 }
 
 /// Two runs of more than twice the time are enough to be noticed, a single one of any length is

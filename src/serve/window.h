@@ -132,6 +132,7 @@ struct Running {
   Time wait{0};
   bool shares = false;  // a launch: then it gives way to nobody
   Time paused{0};       // that runs within it took; `predicted` has it, too
+  double slower = 1;    // Window::slower as of its start: `predicted` has it, too
 };
 
 class Window {
@@ -192,11 +193,17 @@ class Window {
   Time allowance(int model, Time waits, Time takes, const Policy& policy) const;
   /// Of a model that nothing is known of. It rises where more of those that were admitted missed
   /// their deadline than Policy::promise allows, and falls with those that did not.
-  static constexpr double kFirstCaution = 2;
+  static constexpr double kFirstCaution = 2.5;
   double caution(int model, const Policy& policy) const {
     if (policy.promise <= 0 || policy.promise >= 1) return 0;
     return static_cast<size_t>(model) < caution_.size() ? caution_[static_cast<size_t>(model)]
                                                         : kFirstCaution;
+  }
+  /// How much longer than predicted a tenant's run is expected to take: as its own did of late, or
+  /// those of all (Policy::pace), whichever is more. At least 1.
+  double slower(int tenant, const Policy& policy) const {
+    const double own = std::max(tenants_[static_cast<size_t>(tenant)].ratio, 1.0);
+    return policy.pace ? std::max(own, pace_) : own;
   }
   /// What that tenant has had that has had least of those that want more, or, if asked for, that
   /// wait; -1: there is none.
@@ -206,6 +213,7 @@ class Window {
  private:
   void left(const Job& job);
   void come(const Job& job);
+  void forget_pace();
   void judge(int model, bool in_time, const Policy& policy);
   static void move_ratio(Tenant& tenant, double ratio, const Policy& policy);
   int slots_;
@@ -225,6 +233,8 @@ class Window {
   // late; the others count as none.
   double longer_ = kFirstSpread * kFirstSpread / 2;
   static constexpr double kFirstSpread = 0.1;
+  double pace_ = 1;                        // measured over predicted, of all runs of late
+  static constexpr double kOfPace = 0.25;  // chosen: of a few runs, some tens of milliseconds each
   std::deque<Arrived> arrived_;
   uint64_t next_run_ = 1;
   int waiting_ = 0, last_flow_ = -1;

@@ -234,7 +234,7 @@ void add_simulate(CLI::App& verb, SimulateFlags& flags) {
       ->delimiter(',');
   verb.add_option("--without", flags.without,
                   "parts of vliw that are left out: batches, narrow, foresee, hold, reserve, "
-                  "instances, overlap, segments, shares, admission, promise")
+                  "instances, overlap, segments, pace, shares, admission, promise")
       ->delimiter(',');
   verb.add_option("--gpus", flags.gpus, "machines like the one of the times")
       ->check(CLI::Range(1, 1024));
@@ -254,6 +254,10 @@ void add_simulate(CLI::App& verb, SimulateFlags& flags) {
       ->check(CLI::PositiveNumber);
   verb.add_option("--seed", flags.seed, "of what is generated");
   verb.add_option("--noise", flags.noise, "of durations: sigma of their logarithm")
+      ->check(CLI::Range(0.0, 2.0));
+  verb.add_option("--drift", flags.drift,
+                  "of durations of all runs of a machine together, as where it is shared: sigma of "
+                  "the logarithm of what changes within half a second")
       ->check(CLI::Range(0.0, 2.0));
   verb.add_option("--goodput", flags.goodput,
                   "find the highest rate at which such a share of the requests is in time (0.99)")
@@ -316,25 +320,28 @@ int simulate(const Flags& flags, const SimulateFlags& wanted) {
     Json json = Json::array();
     std::string text;
     for (const std::string& name : names) {
-      serve::SimulationOptions options{
-          .machines = wanted.gpus, .noise = wanted.noise, .seed = wanted.seed};
+      serve::SimulationOptions options{.machines = wanted.gpus,
+                                       .noise = wanted.noise,
+                                       .drift = wanted.drift,
+                                       .seed = wanted.seed};
       TRY(options.policy, serve::policy_named(name));
       for (const std::string& part : wanted.without) {
         const std::map<std::string, bool*> parts = {
-            {"batches", &options.policy.batches},        {"narrow", &options.policy.narrow},
-            {"foresee", &options.policy.foresee},        {"hold", &options.policy.hold},
-            {"reserve", &options.policy.reserve},        {"shares", &options.policy.shares},
-            {"instances", &options.policy.instances},    {"segments", &options.policy.segments},
-            {"admission", &options.policy.admit_by_load}};
+            {"batches", &options.policy.batches},     {"narrow", &options.policy.narrow},
+            {"foresee", &options.policy.foresee},     {"hold", &options.policy.hold},
+            {"reserve", &options.policy.reserve},     {"shares", &options.policy.shares},
+            {"instances", &options.policy.instances}, {"segments", &options.policy.segments},
+            {"pace", &options.policy.pace},           {"admission", &options.policy.admit_by_load}};
         const auto at = parts.find(part);
         if (part == "promise")
           options.policy.promise = 0;
         else if (part == "overlap")
           options.policy.overlap = 0;
         else if (at == parts.end())
-          return usage(fmt::format("the scheduler has no part '{}'", part),
-                       "batches, narrow, foresee, hold, reserve, instances, overlap, segments, "
-                       "shares, admission, promise");
+          return usage(
+              fmt::format("the scheduler has no part '{}'", part),
+              "batches, narrow, foresee, hold, reserve, instances, overlap, segments, pace, "
+              "shares, admission, promise");
         else
           *at->second = false;
       }

@@ -12,7 +12,7 @@ struct SimulateFlags {
   std::string trace, times, generate, output, replay;
   std::vector<std::string> policies = {"vliw"}, models, without;
   int gpus = 1;
-  double rate = 5000, sigma = 1.5, deadline = 0, noise = 0, goodput = 0;
+  double rate = 5000, sigma = 1.5, deadline = 0, noise = 0, drift = 0, goodput = 0;
   int64_t requests = 100'000;
   uint64_t seed = 0;
 };

@@ -245,8 +245,7 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
               if (next && next->deadline != kNever && next->priority <= guest.priority) {
                 const ModelTimes& model = times.models[static_cast<size_t>(next->model)];
                 const Time runs = quickest(model, next->rows);
-                const double slower =
-                    std::max(1.2 * window.tenants()[static_cast<size_t>(next->tenant)].ratio, 1.2);
+                const double slower = 1.2 * window.slower(next->tenant, policy);
                 if (scaled(end - now, 1.2) + scaled(runs, slower) <= next->deadline - now) {
                   ASSERT_LE(end + start.delay + runs, next->deadline) << "who waits is";
                 }
@@ -327,8 +326,7 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
       for (const Flow& flow : window.flows())
         for (const auto& one : flow.waiting) {
           if (taken.count(one.job.key)) continue;
-          const double slower =
-              std::max(window.tenants()[static_cast<size_t>(flow.tenant)].ratio, 1.0);
+          const double slower = window.slower(flow.tenant, policy);
           const ModelTimes& model = times.models[static_cast<size_t>(flow.model)];
           int largest = 0;
           for (const VariantTime& variant : model.variants)
@@ -474,6 +472,68 @@ TEST(Scheduler, WhatIsAdmittedIsAnsweredInTimeThoughTheMachineIsSlowerThanItWas)
   const double without = kept(0), with = kept(0.99);
   EXPECT_LT(without, 0.95);
   EXPECT_GT(with, 0.985);
+}
+
+// Runs of one model tell how quickly the machine runs now, also those of the others.
+TEST(Scheduler, PredictionsFollowWhatRunsTookOfLate) {
+  const Times times{{{.variants = {{1, 4, 100us, 100us}}}, {.variants = {{1, 4, 100us, 100us}}}}};
+  for (const bool pace : {false, true}) {
+    Policy policy;
+    policy.pace = pace;
+    Window window(1, 4);
+    window.add_tenant(1), window.add_tenant(1);
+    Time now{0};
+    const auto runs = [&](Time took, uint64_t from) {
+      for (uint64_t k = from; k < from + 12; ++k) {
+        now += 10ms;
+        window.arrive({.key = k, .arrival = now, .deadline = now + 5ms}, policy);
+        const uint64_t run = window.apply(decide(window, times, now, policy), policy, now);
+        window.finish(run, took, policy);
+      }
+    };
+    const auto takes = [&](Time budget) {
+      return admit(window, times, now, policy,
+                   {.key = 100, .model = 1, .tenant = 1, .arrival = now, .deadline = now + budget},
+                   8)
+          .taken;
+    };
+    EXPECT_TRUE(takes(120us));
+    runs(140us, 1);
+    EXPECT_EQ(takes(130us), !pace);
+    EXPECT_TRUE(takes(200us));
+    runs(100us, 20);
+    EXPECT_TRUE(takes(120us)) << "and again quickly";
+  }
+}
+
+// Where all runs of a machine are slow and quick together, the promise is kept though each model
+// is asked too rarely to notice by itself.
+TEST(Scheduler, AdmissionKeepsItsPromiseOnASharedMachine) {
+  constexpr int kModels = 32;
+  SimulatedMachine machine{"", 2, {}};
+  for (int m = 0; m < kModels; ++m)
+    machine.models.push_back({"m", {.variants = {{1, 2, 20ms, 20ms}, {1, 1, 38ms, 40ms}}}});
+  std::mt19937 random(7);
+  std::gamma_distribution<double> gap(1.0 / 4, 4);
+  std::vector<Arrival> arrivals;
+  double at = 0;
+  for (int k = 0; k < 20'000; ++k) {
+    at += gap(random) * 17e6;
+    arrivals.push_back({.at = Time(static_cast<int64_t>(at)),
+                        .model = pick(random, 0, kModels - 1),
+                        .budget = 190ms});
+  }
+  double kept[2] = {};
+  int64_t answered[2] = {};
+  for (const bool pace : {false, true}) {
+    SimulationOptions options{.policy = policy_named("vliw").value(), .noise = 0.05, .drift = 0.15};
+    options.policy.pace = pace;
+    const SimulationReport report = simulate(machine, arrivals, options);
+    kept[pace] = report.all.share_of_taken(), answered[pace] = report.all.in_time;
+  }
+  EXPECT_GT(kept[true], 0.985);
+  EXPECT_GT(kept[true], kept[false]);
+  EXPECT_GT(answered[true], answered[false]);
 }
 
 TEST(Scheduler, NobodyStarvesAndNeglectedModelsGetTheWholeMachine) {
