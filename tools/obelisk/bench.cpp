@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/npy.h"
+#include "base/parallel.h"
 #include "base/progress.h"
 #include "helpers.h"
 #include "peer.h"
@@ -324,7 +325,12 @@ std::vector<std::pair<std::string, std::string>> dispatches_of(const Flags& flag
 /// that was asked for.
 Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source& source,
                                                frontends::ImportReport& report) {
-  std::vector<Candidate> candidates;
+  struct Wanted {
+    Flags flags;
+    std::string dispatch;  // "": of no graph, or the only one
+    bool measures() const { return flags.dispatch.empty() || flags.dispatch == "auto"; }
+  };
+  std::vector<Wanted> wanted;
   const auto dispatches = dispatches_of(flags);
   TRY(const compiler::FoundMachine machine, machine_from(flags));
   for (const std::string& granularity : items_of(flags.granularity)) {
@@ -334,14 +340,32 @@ Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source&
       one.granularity = granularity, one.dispatch = policy, one.launch_order = order;
       if (!is_graph && dispatches.size() > 1) one.dispatch = "waves", one.launch_order = "";
       if (!one.dispatch.empty() && one.dispatch != "auto") one.search_seconds = 0;
-      TRY(auto runner, make_runner(one, source, report));
-      candidates.push_back({std::move(runner), is_graph && dispatches.size() > 1
-                                                   ? policy + (order.empty() ? "" : " " + order)
-                                                   : ""});
-      if (!candidates.back().runner->executable) return candidates;  // the reference
+      wanted.push_back({std::move(one), is_graph && dispatches.size() > 1
+                                            ? policy + (order.empty() ? "" : " " + order)
+                                            : ""});
       if (!is_graph) break;
     }
   }
+  // The first tells what is wrong with the network. Dispatches that are told are compiled side by
+  // side then; choices that are measured have the machine to themselves.
+  std::vector<Candidate> candidates(1);
+  TRY(candidates[0].runner, make_runner(wanted[0].flags, source, report));
+  candidates[0].dispatch = wanted[0].dispatch;
+  if (!candidates[0].runner->executable) return candidates;  // the reference
+  candidates.resize(wanted.size());
+  std::vector<Status> made(wanted.size(), ok_status());
+  const auto make = [&](size_t k, bool silent) {
+    frontends::ImportReport its_own;
+    auto runner = make_runner(wanted[k].flags, source, its_own, silent);
+    if (!runner.ok()) return made[k] = runner.error(), void();
+    candidates[k] = {std::move(*runner), wanted[k].dispatch};
+  };
+  for_each_on_all_cores(wanted.size(), [&](size_t k) {
+    if (k > 0 && !wanted[k].measures()) make(k, true);
+  });
+  for (size_t k = 1; k < wanted.size(); ++k)
+    if (wanted[k].measures()) make(k, false);
+  for (const Status& status : made) TRY_STATUS(status);
   return candidates;
 }
 

@@ -72,7 +72,7 @@ Status finish(const Flags& flags, Runner& runner) {
 }  // namespace
 
 Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& source,
-                                            frontends::ImportReport& report) {
+                                            frontends::ImportReport& report, bool silent) {
   auto runner = std::make_unique<Runner>();
   TRY(compiler::Options options, options_from(flags));
   if (source.kind == FileKind::kCompiled && !source.network.graph) {
@@ -104,7 +104,7 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
   options.verification.seed = 0;  // once for a program: --seed is of the inputs that it answers
   if (source.kind == FileKind::kCompiled && flags.precision == "keep")
     options.passes.precision = *passes::parse_precision(source.compiled.program->precision);
-  Progress progress(Progress::mode_for(stderr, false), "compile");
+  Progress progress(silent ? Progress::Mode::kNone : Progress::mode_for(stderr, false), "compile");
   options.progress = [&](std::string_view step, double done) { progress.step(step, done); };
   bool interpret = flags.target == "reference";
   if (!interpret && flags.target == "auto" && options.target == "cpu") {
@@ -125,7 +125,7 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
                status.error().text());
     Flags on_cpu = flags;
     on_cpu.target = "cpu", on_cpu.granularity = "auto";
-    return make_runner(on_cpu, source, report);
+    return make_runner(on_cpu, source, report, silent);
   }
   progress.finish();
   for (const auto& [step, reasons] : runner->compilation.explanations)

@@ -32,8 +32,9 @@ struct Runner {
 Result<graph::Graph> graph_of(const Runner& runner, const Source& source);
 
 /// Compiles what has to be compiled. Without a host compiler the interpreter runs, and a line on
-/// stderr says so (target auto). On an error `report` holds all nodes that cannot be run.
+/// stderr says so (target auto). On an error `report` holds all nodes that cannot be run. `silent`:
+/// no progress is shown, as where several are made at once.
 Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& source,
-                                            frontends::ImportReport& report);
+                                            frontends::ImportReport& report, bool silent = false);
 
 }  // namespace obelisk::cli
