@@ -21,6 +21,7 @@ COLOURS = {  # light, dark
     "streams": ("#bc4c00", "#db6d28"), "fifo": ("#656c76", "#9198a1"), "time": ("#bf3989", "#db61a2"),
 }
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 380, 56, 96, 52, 66  # of the picture, in its units
+MEMORIES = {"host": "the host's memory", "pinned": "page-locked memory", "device": "the device's memory"}
 LEAST = 0.5  # the smallest part that is shown
 
 
@@ -50,7 +51,7 @@ def picture(results, arrivals, factor):
     def y(part):
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - max(part, LEAST)) / (1 - LEAST)
     cells = {row["policy"]: row["rate"] for row in results["cells"] if row["arrivals"] == arrivals and row["factor"] == factor}
-    where = f"{results['device']}, {results['precision']}, {len(results['models'])} models at equal load, inputs in the {results['inputs']}'s memory; {results['date']}, commit {results['commit']}"
+    where = f"{results['device']}, {results['precision']}, {len(results['models'])} models at equal load, inputs in {MEMORIES[results['inputs']]}; {results['date']}, commit {results['commit']}"
     light = " ".join(f".{policy} {{ stroke: {a}; fill: {a} }}" for policy, (a, _) in COLOURS.items())
     dark = " ".join(f".{policy} {{ stroke: {b}; fill: {b} }}" for policy, (_, b) in COLOURS.items())
     out = [
