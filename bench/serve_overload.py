@@ -290,7 +290,7 @@ def main():
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
         "command": "bench/serve_overload.py" + (" --triton tritonserver" if given.triton else "")
-                   + f" --load {given.load:g} --cv {given.cv:g} --slo {given.slo:g} --models {given.models} --seconds {given.seconds:g} --rounds {given.rounds} --threads {given.threads}"
+                   + f" --load {given.load:g} --cv {given.cv:g} --slo {given.slo:g} --models {given.models} --seconds {given.seconds:g} --rounds {given.rounds} --policies {given.policies} --threads {given.threads}"
                    + ("" if given.server_cpus & given.client_cpus else f" --server-cpus {spelled(given.server_cpus)} --client-cpus {spelled(given.client_cpus)}"),
         "note": given.note, "alone_us": round(one * 1e6), "deadline_us": round(deadline * 1e6),
         "capacity_per_second": {side: round(value, 1) for side, value in capacities.items()},

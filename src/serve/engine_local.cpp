@@ -107,7 +107,7 @@ int urgency_of(const Start& start, const EngineOptions& options) {
 EngineOptions settled(EngineOptions options) {
   if (!options.device || !options.device->overlaps()) options.policy.overlap = 0;
   if (options.device && !options.device->gives_way()) options.policy.segments = false;
-  // What short runs of a GPU take longer is the host's, and nothing that long ones take, too.
+  // On a GPU it is the host that makes short runs longer, which says nothing of long ones.
   if (!options.device || options.device->overlaps()) options.policy.pace = false;
   return options;
 }

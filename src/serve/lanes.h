@@ -21,10 +21,11 @@ std::unique_lock<std::mutex> soon(std::mutex& mutex, std::chrono::microseconds l
 /// Runs what it is given, first come first served.
 class Lanes {
  public:
-  /// How long idle threads look for work before they sleep, from when any was last begun or ended:
-  /// all of them for `all`, and `some` of them for `longer`, so that the first work after a pause
-  /// wakes nobody. When one of these has found work, another one that looks wakes a sleeping thread
-  /// to take its place: what comes next, beside the first, waits for no thread either.
+  /// How long idle threads look for work before they sleep, counted from when work last began or
+  /// ended on any of them: all of them for `all`, and `some` of them for `longer`, so that the
+  /// first work after a pause wakes nobody. When one of these has found work, another one that
+  /// looks wakes a sleeping thread to take its place: what comes next, beside the first, waits for
+  /// no thread either.
   struct Spin {
     std::chrono::microseconds all{0}, longer{0};
     int some = 0;

@@ -193,7 +193,7 @@ class Window {
   Time allowance(int model, Time waits, Time takes, const Policy& policy) const;
   /// Of a model that nothing is known of. It rises where more of those that were admitted missed
   /// their deadline than Policy::promise allows, and falls with those that did not.
-  static constexpr double kFirstCaution = 3;
+  static constexpr double kFirstCaution = 3;  // chosen: less refuses less and misses more at first
   double caution(int model, const Policy& policy) const {
     if (policy.promise <= 0 || policy.promise >= 1) return 0;
     return static_cast<size_t>(model) < caution_.size() ? caution_[static_cast<size_t>(model)]

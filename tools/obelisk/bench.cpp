@@ -346,8 +346,8 @@ Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source&
       if (!is_graph) break;
     }
   }
-  // The first tells what is wrong with the network. Dispatches that are told are compiled side by
-  // side then; choices that are measured have the machine to themselves.
+  // The first tells what is wrong with the network. Dispatches given by name are then compiled in
+  // parallel; one that is chosen by measurement has the machine to itself.
   std::vector<Candidate> candidates(1);
   TRY(candidates[0].runner, make_runner(wanted[0].flags, source, report));
   candidates[0].dispatch = wanted[0].dispatch;
