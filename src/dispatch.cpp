@@ -141,13 +141,18 @@ struct Asked {
   std::vector<int> waves;  // by work
   schedule::DispatchOptions how;
 };
+schedule::DispatchOptions how_of(const Options& options, const machine::Machine& machine,
+                                 const Lowered& made) {
+  schedule::DispatchOptions how = options.dispatch;
+  how.sms = static_cast<int>(made.tasks.lists.size()), how.rules = rules_of(options);
+  how.node_nanos = machine.costs.graph_node, how.edge_nanos = machine.costs.graph_edge;
+  return how;
+}
 Result<Asked> ask(const Options& options, const machine::Machine& machine, const Lowered& made) {
   Asked asked;
   TRY(asked.all.dependencies, dependencies_of(made, made.tasks));
   asked.waves = waves_of(made.tasks);
-  asked.how = options.dispatch;
-  asked.how.sms = static_cast<int>(made.tasks.lists.size()), asked.how.rules = rules_of(options);
-  asked.how.node_nanos = machine.costs.graph_node, asked.how.edge_nanos = machine.costs.graph_edge;
+  asked.how = how_of(options, machine, made);
   return asked;
 }
 
@@ -272,6 +277,17 @@ Status choose_for_cpu(const machine::Machine& machine, Asked& asked) {
 }
 
 }  // namespace
+
+Result<std::shared_ptr<const runtime::Executable>> redispatched(const Options& options,
+                                                                const Compilation& made) {
+  CHECK(made.dispatching && made.dispatching->dispatch.policy != "waves" &&
+        options.dispatch.policy != "waves" && options.dispatch.policy != "auto");
+  TRY(const machine::Machine machine, machine::device(options.target, options.sms));
+  TRY(const schedule::Dispatch other,
+      schedule::dispatch(made.dispatching->dependencies.dag, made.dispatching->kernels,
+                         waves_of(made.tasks), how_of(options, machine, made)));
+  return dispatched({made, made.executable}, other, options.load);
+}
 
 Status dispatch_works(const Options& options, const machine::Machine& machine, Lowered& made) {
   schedule::TaskGraph in_waves = made.tasks;

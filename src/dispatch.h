@@ -32,9 +32,16 @@ Result<Dispatching> dispatch_kernels(const Options& options, const machine::Mach
                                      Lowered& made,
                                      std::shared_ptr<const runtime::Executable>& executable);
 
-/// The same of a CPU, before its code is compiled: `made.tasks` are placed so that works may run as
-/// soon as those that they follow have ended, unless waves are chosen. `auto` predicts. Errors: as
-/// above.
+/// The kernels of a graph that has lanes, launched as `options.dispatch` says: by its policy or in
+/// its launch order. What was compiled for `made` is shared, and with options.load.device_weights
+/// so are weights on the GPU. The policy is none that has a table of its own: neither `waves` nor
+/// `auto`. Errors: as above.
+Result<std::shared_ptr<const runtime::Executable>> redispatched(const Options& options,
+                                                                const Compilation& made);
+
+/// What dispatch_kernels() does, of a CPU, before its code is compiled: `made.tasks` are placed so
+/// that works may run as soon as those that they follow have ended, unless waves are chosen. `auto`
+/// predicts. Errors: as above.
 Status dispatch_works(const Options& options, const machine::Machine& machine, Lowered& made);
 
 /// As text, with the dependencies when explaining.

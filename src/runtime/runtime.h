@@ -210,7 +210,7 @@ class Context {
   /// The same for an output, which run() leaves there: valid until the next run.
   virtual Result<std::byte*> output_memory(size_t output);
   /// Device microseconds of a run with the last run's pointers, `count` of them, each the mean of
-  /// ten in a row, so that the host's latency is hidden.
+  /// up to ten in a row, so that the host's latency is hidden: of fewer where these take 5 ms.
   virtual Result<std::vector<double>> device_us(int count);
   /// Whether memory is a GPU's, of the GPU that this context runs on. Errors: kDevice.
   virtual Result<bool> on_device(const void* pointer) const;

@@ -322,6 +322,20 @@ def test_bench_takes_several_dispatches_in_turn(obelisk, gpu, model):  # noqa: F
     assert len({one["launches"] for one in answer["granularities"][:3]}) == 1
 
 
+def test_bench_launches_each_order_as_if_it_were_compiled_alone(obelisk, gpu, model, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(obelisk.environment, "STUB_DRIVER_EDGES", "1")
+    words = (model, "--target", "cuda", "--granularity", "op", "--verify", "off", "--seconds", "0.02")
+
+    def nodes(orders):  # edges and priorities of the nodes of all graphs, in the order in which they were added
+        gpu.write_text("")
+        obelisk("bench", *words, "--dispatch", "opara", "--launch-order", orders, code=0)
+        return "".join(re.findall(r"^(?:edge|priority).*\n", gpu.read_text(), re.MULTILINE))
+
+    alone = [nodes(f"random:{seed}") for seed in (1, 3)]
+    assert alone[0] != alone[1]
+    assert nodes("random:1,random:3") == "".join(alone)
+
+
 def test_only_bench_takes_several_dispatches(obelisk, model):
     for flags in (("--dispatch", "waves,opara"), ("--dispatch", "opara", "--launch-order", "random:1,random:2")):
         answer = obelisk("run", model, "--target", "sm_90a", "--granularity", "op", *flags)

@@ -32,8 +32,12 @@ constexpr auto kRest = std::chrono::milliseconds(5);  // our workers spin 0.5 ms
 // median, or a tenth is this much slower.
 constexpr double kQuietDeviation = 0.05, kQuietTail = 1.25;
 constexpr size_t kFewInRound = 3;
-constexpr int kDeviceTimes = 100, kDeviceRounds = 4;  // of each side, the sides in turn
-constexpr size_t kFewRuns = 5;                        // nothing can be said of fewer
+constexpr int kDeviceRounds = 4;  // the sides in turn
+// Device times of a side: as many as --seconds allow, each of which takes 5 ms at most where a run
+// takes less.
+constexpr double kDeviceSeconds = 5e-3;
+constexpr int kFewestDeviceTimes = 20, kMostDeviceTimes = 100;
+constexpr size_t kFewRuns = 5;  // nothing can be said of fewer
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -72,11 +76,12 @@ struct Latencies {
 struct Side {
   std::string name, version;
   Latencies latencies;
-  Latencies device_us;  // of a GPU: means of ten answers in a row, without the host's part
+  Latencies device_us;  // of a GPU: means of answers in a row, without the host's part
   virtual ~Side() = default;
   virtual Status round(double seconds, bool keep) = 0;
-  /// After the rounds, kDeviceRounds times: adds to device_us where there is a GPU.
-  virtual Status time_device() { return ok_status(); }
+  /// After the rounds, kDeviceRounds times: adds to device_us where there is a GPU, a share of what
+  /// can be measured in `seconds`.
+  virtual Status time_device(double /*seconds*/) { return ok_status(); }
 };
 
 struct Ours : Side {
@@ -102,9 +107,12 @@ struct Ours : Side {
   const runtime::DeviceReport* report() const {
     return runner.executable ? runner.executable->device() : nullptr;
   }
-  Status time_device() override {
+  Status time_device(double seconds) override {
     if (!report()) return ok_status();
-    TRY(const std::vector<double> times, runner.context->device_us(kDeviceTimes / kDeviceRounds));
+    const double each = std::max(kDeviceSeconds, latencies.quantile(0) * 1e-6);
+    const int count =
+        static_cast<int>(std::clamp<double>(seconds / each, kFewestDeviceTimes, kMostDeviceTimes));
+    TRY(const std::vector<double> times, runner.context->device_us(count / kDeviceRounds));
     device_us.us.insert(device_us.us.end(), times.begin(), times.end());
     return ok_status();
   }
@@ -165,7 +173,7 @@ struct Torch : Side {
     if (keep) latencies.add_round(answer["latencies_us"].get<std::vector<double>>());
     return ok_status();
   }
-  Status time_device() override {
+  Status time_device(double /*seconds*/) override {
     if (!device_us.us.empty()) return ok_status();  // the helper repeats by itself
     TRY(const Json answer, peer->ask({{"device", true}, {"way", way}}));
     device_us.us = answer["device_us"].get<std::vector<double>>();
@@ -329,6 +337,11 @@ Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source&
     Flags flags;
     std::string dispatch;  // "": of no graph, or the only one
     bool measures() const { return flags.dispatch.empty() || flags.dispatch == "auto"; }
+    bool is_reordered(const Wanted& other) const {
+      return flags.granularity == other.flags.granularity &&
+             flags.dispatch == other.flags.dispatch && flags.dispatch != "waves" &&
+             !flags.launch_order.empty() && !other.flags.launch_order.empty();
+    }
   };
   std::vector<Wanted> wanted;
   const auto dispatches = dispatches_of(flags);
@@ -360,9 +373,25 @@ Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source&
     if (!runner.ok()) return made[k] = runner.error(), void();
     candidates[k] = {std::move(*runner), wanted[k].dispatch};
   };
+  // Of dispatches that differ in the launch order alone the first is compiled.
+  std::vector<size_t> like(wanted.size());
+  const bool on_gpu = candidates[0].runner->executable->device() != nullptr;
+  for (size_t k = 0; k < wanted.size(); ++k)
+    for (like[k] = 0; like[k] < k; ++like[k])
+      if (on_gpu && !wanted[k].measures() && wanted[k].is_reordered(wanted[like[k]])) break;
   for_each_on_all_cores(wanted.size(), [&](size_t k) {
-    if (k > 0 && !wanted[k].measures()) make(k, true);
+    if (k > 0 && !wanted[k].measures() && like[k] == k) make(k, true);
   });
+  std::shared_ptr<runtime::DeviceWeights> weights;
+  for (size_t k = 1; k < wanted.size(); ++k) {
+    if (like[k] == k || !made[like[k]].ok()) continue;
+    if (!weights) {
+      TRY(weights, runtime::DeviceWeights::create(machine.gpu));
+    }
+    auto runner = make_reordered(wanted[k].flags, *candidates[like[k]].runner, weights);
+    if (!runner.ok()) return runner.error();
+    candidates[k] = {std::move(*runner), wanted[k].dispatch};
+  }
   for (size_t k = 1; k < wanted.size(); ++k)
     if (wanted[k].measures()) make(k, false);
   for (const Status& status : made) TRY_STATUS(status);
@@ -409,7 +438,8 @@ int bench(const Flags& flags) {
   if (Status status = alternate(sides, flags.seconds); !status.ok()) return refused(status.error());
   for (int round = 0; round < kDeviceRounds; ++round)
     for (Side* side : sides)
-      if (Status status = side->time_device(); !status.ok()) return refused(status.error());
+      if (Status status = side->time_device(flags.seconds); !status.ok())
+        return refused(status.error());
 
   // The first of ours is what others are compared with: by device time where there is a GPU, for
   // the host's part is much alike.

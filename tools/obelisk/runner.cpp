@@ -152,4 +152,15 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
   return runner;
 }
 
+Result<std::unique_ptr<Runner>> make_reordered(const Flags& flags, const Runner& like,
+                                               std::shared_ptr<runtime::DeviceWeights> weights) {
+  TRY(compiler::Options options, options_from(flags));
+  options.load.device_weights = std::move(weights);
+  auto runner = std::make_unique<Runner>();
+  TRY(runner->executable, compiler::redispatched(options, like.compilation));
+  TRY_STATUS(finish(flags, *runner));
+  runner->verified = like.verified;
+  return runner;
+}
+
 }  // namespace obelisk::cli

@@ -37,4 +37,10 @@ Result<graph::Graph> graph_of(const Runner& runner, const Source& source);
 Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& source,
                                             frontends::ImportReport& report, bool silent = false);
 
+/// The same network as `like`, whose kernels are a graph with lanes, compiled by flags that differ
+/// in --dispatch (one with lanes) and --launch-order alone: nothing is compiled again. Weights are
+/// in `weights`, which many such runners share.
+Result<std::unique_ptr<Runner>> make_reordered(const Flags& flags, const Runner& like,
+                                               std::shared_ptr<runtime::DeviceWeights> weights);
+
 }  // namespace obelisk::cli

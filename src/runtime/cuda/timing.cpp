@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/cuda/context.h"
 
@@ -9,21 +10,33 @@ Result<std::vector<double>> CudaContext::device_us(int count) {
   if (!has_run_)
     return Error{Code::kUsage, "runtime", "nothing has run yet", "", "run once before timing"};
   InContext here(gpu_);
-  constexpr int kRow = 10;  // runs in a row, so that the host's latency is hidden
+  // Runs in a row hide the host's latency, which is a few microseconds; what takes kLong has no
+  // need of it.
+  constexpr int kMostInARow = 10;
+  constexpr double kLong = 5000;  // us
   std::vector<double> us;
+  const auto time_row = [&](int runs) -> Result<double> {
+    TRY_STATUS(check(driver_.EventRecord(from_, stream_), "record an event"));
+    for (int run = 0; run < runs; ++run) {
+      TRY_STATUS(launch(stream_, graph_, 0));
+      TRY_STATUS(copies(stream_));
+    }
+    TRY_STATUS(check(driver_.EventRecord(to_, stream_), "record an event"));
+    TRY_STATUS(check(driver_.EventSynchronize(to_), "run the program"));
+    float millis = 0;
+    TRY_STATUS(check(driver_.EventElapsed(&millis, from_, to_), "read an event"));
+    return millis * 1000.0 / runs;
+  };
   const auto measure = [&]() -> Status {
     TRY_STATUS(bind(stream_));
-    for (int k = -1; k < count; ++k) {  // the first one warms up
-      TRY_STATUS(check(driver_.EventRecord(from_, stream_), "record an event"));
-      for (int run = 0; run < kRow; ++run) {
-        TRY_STATUS(launch(stream_, graph_, 0));
-        TRY_STATUS(copies(stream_));
-      }
-      TRY_STATUS(check(driver_.EventRecord(to_, stream_), "record an event"));
-      TRY_STATUS(check(driver_.EventSynchronize(to_), "run the program"));
-      float millis = 0;
-      TRY_STATUS(check(driver_.EventElapsed(&millis, from_, to_), "read an event"));
-      if (k >= 0) us.push_back(millis * 1000.0 / kRow);
+    TRY(const double first, time_row(1));
+    const int runs = first * kMostInARow <= kLong
+                         ? kMostInARow
+                         : std::max(1, static_cast<int>(std::ceil(kLong / first)));
+    if (runs > 1) TRY_STATUS(time_row(runs));  // warms up
+    for (int k = 0; k < count; ++k) {
+      TRY(const double each, time_row(runs));
+      us.push_back(each);
     }
     return ok_status();
   };
