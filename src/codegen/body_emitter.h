@@ -105,6 +105,8 @@ class BodyEmitter {
   void product(bool vectors);
   ObkGemm gemm_shape(int64_t a_row) const;
   std::string gemm_call(const ObkGemm& shape, const std::string& type, const Access& a);
+  bool streams() const;
+  std::string streamed_call(const std::string& type);
   void conv();
   std::string conv_ahead() const;
   bool conv_is_static() const;

@@ -52,7 +52,7 @@ void BodyEmitter::set_form(int ctas_per_sm) {
     case Begin::kAlone:
       traits_.waits = Wait::kKernelBefore;
       if (stage_params_.empty())  // else a table says where rows are staged
-        traits_.form = Form::kGrid, traits_.ctas_per_sm = 1;
+        traits_.form = Form::kGrid, traits_.ctas_per_sm = work_.rectangles()->tasks_per_worker;
       break;
     case Begin::kRows:
     case Begin::kWave:

@@ -104,6 +104,21 @@ std::string BodyEmitter::gemm_call(const ObkGemm& shape, const std::string& type
   return fmt::format("    OBK_GEMM_TILE({}, g);\n  }}\n", type);
 }
 
+/// Whether B, an activation, streams to registers. Values of a dataflow program may lie in shared
+/// memory.
+bool BodyEmitter::streams() const {
+  return work_.streams_b && tiles_.gemm.streamed && !packed_b_ && !work_.dataflow;
+}
+
+std::string BodyEmitter::streamed_call(const std::string& type) {
+  traits_.tiles |= kAnyGemmTile;
+  const int64_t ctas = work_.rectangles() ? work_.rectangles()->tasks_per_worker : 1;
+  int64_t made_for = kernels::streamed_bounds::kFewestColumns;
+  while (made_for < work_.tile_columns) made_for *= 2;
+  return fmt::format("    OBK_GEMM_STREAMED_TILE({}, g, {}, {}, {});\n  }}\n", type,
+                     work_.tile_rows, made_for, ctas);
+}
+
 void BodyEmitter::product(bool vectors) {
   const stitch::Product& product = group_.product;
   const int x_a = work_.operand_count(group_), x_b = x_a + 1;
@@ -186,6 +201,13 @@ void BodyEmitter::product(bool vectors) {
         emit_async_rows(work_, shape, x_a, fmt::format("(char*)w->scratch + {}", scratch_),
                         pitch_.front() == '(' ? 0 : tile_pitch());
     top_ += rows.top, traits_.async_rows = rows.traits;
+  }
+  if (streams()) {
+    const int64_t bytes =
+        tiles_.gemm.streamed->scratch_bytes(shape.a_type, shape.m, work_.tile_columns, shape.k);
+    scratch_ += (bytes + 63) / 64 * 64;
+    out_ += text + streamed_call(type);
+    return;
   }
   scratch_ += ((work_.dataflow && tiles_.dataflow
                     ? tiles_.dataflow->gemm_bytes(shape.a_type, shape.m, shape.n, shape.k)

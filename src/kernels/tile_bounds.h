@@ -59,6 +59,12 @@ namespace fma_rows_bounds {
 inline constexpr int64_t kMostRows = 64, kMostColumns = 64;
 }
 
+/// GEMMs of few rows whose B is an activation that streams (gemm_streamed.cuh): rows; columns of a
+/// tile, powers of two.
+namespace streamed_bounds {
+inline constexpr int64_t kMostRows = 8, kFewestColumns = 16, kMostColumns = 128;
+}
+
 /// GEMMs whose k is computed in parts: columns, and k of the whole and of a part. Rows: of one that
 /// is a phase of one kernel and whose k is shorter than kLeastDepth.
 namespace split_k_bounds {

@@ -48,6 +48,16 @@ struct PipelinedGemmTiles {
   int64_t (*stage)(int64_t rows, int64_t n, int64_t k);
 };
 
+/// GEMM tiles of few rows whose B is an activation with rows of k, which streams from memory to
+/// registers (kernels/cuda/gemm/gemm_streamed.cuh).
+struct StreamedGemmTiles {
+  /// Nanoseconds of one tile made for `columns`; 0: there is no such tile. `together`: elements at
+  /// whose multiples rows of B begin and end.
+  double (*nanos)(int32_t type, int64_t rows, int64_t columns, int64_t k, int64_t together);
+  /// Bytes of scratchpad memory of such a tile.
+  int64_t (*scratch_bytes)(int32_t type, int64_t rows, int64_t columns, int64_t k);
+};
+
 /// Split-K GEMMs, whose partial sums the next body adds.
 struct SplitKTiles {
   /// In how many parts of k a GEMM is faster computed.
@@ -91,6 +101,7 @@ struct GemmTiles {
   /// B is packed weights.
   double (*nanos)(int32_t type, int64_t m, int64_t n, int64_t k, bool packed);
   std::optional<PipelinedGemmTiles> pipelined = std::nullopt;
+  std::optional<StreamedGemmTiles> streamed = std::nullopt;
   std::optional<SplitKTiles> split_k = std::nullopt;
   std::optional<StatisticsTiles> statistics = std::nullopt;
 };

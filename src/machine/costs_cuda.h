@@ -153,6 +153,14 @@ struct GemmFmaRows {
   static constexpr double kBytes = 45, kFlops = 300;    // a ns
 };
 
+/// Few rows by an activation that streams (gemm_streamed.cuh). Not measured: estimates. A latency
+/// of memory, and the sums' way out; B at the rate of memory; multiply-adds of f32 at two thirds of
+/// what the CUDA cores have.
+struct GemmStreamed {
+  static constexpr double kBegin = 900;               // ns
+  static constexpr double kBytes = 35, kFlops = 300;  // a ns
+};
+
 /// A pipelined GEMM's tile (pipelined_gemm.cuh). Of two activations the same numbers, those of tall
 /// tiles of many rows where a worker has several in turn: six such kernels take 0.79 to 1.22 times
 /// what these predict (h200_super_kernels.json, bf16_by_wgmma).

@@ -8,6 +8,7 @@
 #include "schedule/tile_conv.h"
 #include "schedule/tile_gemm.h"
 #include "schedule/tile_gemm_pipelined.h"
+#include "schedule/tile_gemm_streamed.h"
 #include "schedule/tile_memory_bound.h"
 
 namespace obelisk::schedule {
@@ -48,7 +49,8 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
     if (step.kind == StepKind::kStore &&
         bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8)
       pieces = 1;
-  work.form = TaskList{};
+  work.form = TaskList{}, work.streams_b = false;
+  if (group.kind == GroupKind::kProduct && cut_streamed(group, tasks, cut, work)) return;
   if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
   if (group.kind == GroupKind::kProduct && cut_pipelined(group, cut, tasks, work)) return;
   if (group.kind == GroupKind::kProduct && cut_by_cost(group, tasks, cut, work)) {

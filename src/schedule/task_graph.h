@@ -115,7 +115,9 @@ struct Grid {
 };
 /// A grid of the rectangles that a table would have (attention of no more tasks than workers, a
 /// stitched body, a depthwise convolution): without a table it starts earlier.
-struct Rectangles {};
+struct Rectangles {
+  int tasks_per_worker = 1;  // at once, of a GEMM of few rows
+};
 /// A GEMM with a kernel of its own: a persistent task for each worker, whose pipeline of
 /// asynchronous loads of both operands crosses tile boundaries. With split-K a gang of workers
 /// computes a tile.
@@ -177,12 +179,13 @@ struct Work {
   double task_nanos = 0;       // of a full tile, by which tiles, waves and lists are chosen
   double predicted_nanos = 0;  // of a full tile, as it is reported
   KernelForm form;
+  bool streams_b = false;  // of a GEMM of few rows: schedule/tile_gemm_streamed.h
   std::optional<Dataflow> dataflow;
 
   const TaskList* list() const { return std::get_if<TaskList>(&form); }
   const Grid* grid() const { return std::get_if<Grid>(&form); }
   int tasks_per_worker() const { return grid() ? grid()->tasks_per_worker : 0; }
-  bool rectangles() const { return std::holds_alternative<Rectangles>(form); }
+  const Rectangles* rectangles() const { return std::get_if<Rectangles>(&form); }
   const PipelinedGemm* pipelined() const { return std::get_if<PipelinedGemm>(&form); }
   /// Whether a table has its tasks.
   bool has_tasks() const { return list() || std::holds_alternative<Gang>(form); }

@@ -766,6 +766,119 @@ TEST_P(PipelinedGemm, OfActivations) {
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
 }
 
+/// Products of one to eight rows by an activation with rows of k; `streamed`: how many there are.
+struct FewRowsOfActivations {
+  const char *name, *text;
+  int streamed;
+};
+const FewRowsOfActivations kFewRowsOfActivations[] = {
+    {"one row", R"(  in %0 "a": T[1,1,512]
+  in %1 "b": T[1,512,512]
+  %2: T[1,1,512] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"many matrices", R"(  in %0 "a": T[150,1,256]
+  in %1 "b": T[150,256,512]
+  %2: T[150,1,512] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"an odd number of columns", R"(  in %0 "a": T[5,3,101]
+  in %1 "b": T[5,101,203]
+  %2: T[5,3,203] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"computed, and an epilogue", R"(  in %0 "a": T[3,8,320]
+  in %1 "b": T[3,320,72]
+  in %2 "r": T[3,8,72]
+  const %3: T[72] = @random
+  %4: T[3,320,72] = Tanh(%1)
+  %5: T[3,8,72] = MatMul(%0, %4)
+  %6: T[3,8,72] = Add(%5, %3)
+  %7: T[3,8,72] = Relu(%6)
+  %8: T[3,8,72] = Add(%7, %2)
+  out %8 "y")",
+     1},
+    {"one B for all, one after another", R"(  in %0 "a": T[6,600]
+  in %1 "b": T[600,40]
+  in %2 "c": T[40,136]
+  %3: T[6,40] = MatMul(%0, %1)
+  %4: T[6,136] = MatMul(%3, %2)
+  out %4 "y")",
+     2},
+    {"side by side, rows of k", R"(  in %0 "a": T[4,2,64]
+  in %1 "b": T[64,4,40]
+  %2: T[4,64,40] = Transpose(%1) {perm = [1, 0, 2]}
+  %3: T[4,2,40] = MatMul(%0, %2)
+  out %3 "y")",
+     1},
+};
+
+class StreamedGemm : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(StreamedGemm, EqualsInterpreter) {
+  const auto& [name, granularity] = GetParam();
+  const bool tf32 = name == std::string("tf32");
+  const std::string type = tf32 ? "f32" : name;
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  std::string skipped;
+  for (const FewRowsOfActivations& one : kFewRowsOfActivations) {
+    SCOPED_TRACE(one.name);
+    const graph::Graph graph = of_activations({one.name, one.text, 0}, type);
+    const machine::Machine device = some_gpu();
+    auto program =
+        program_by(graph, device,
+                   strategy_for(device, {.granularity = *machine::parse_granularity(granularity),
+                                         .dataflow = false,
+                                         .tf32 = tf32}),
+                   true);
+    int found = 0;
+    for (const auto& body : program->bodies)
+      found += body.text.find("OBK_GEMM_STREAMED_TILE") != std::string::npos;
+    EXPECT_EQ(found, one.streamed);
+    if (is_not_compiled(&one == kFewRowsOfActivations + 3)) {
+      skipped = kNotCompiled;
+      continue;
+    }
+    auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
+    ASSERT_TRUE(executable.ok()) << executable.error().text();
+    for (const KernelReport& kernel : (*(*executable)->device()).kernels)
+      EXPECT_EQ(kernel.spill_bytes, 0) << kernel.name;
+    auto context = (*executable)->context();
+    if (!context.ok()) {
+      ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
+      skipped = context.error().text();
+      continue;
+    }
+    std::mt19937 random(7);
+    std::vector<Tensor> inputs;
+    for (const graph::ValueId input : graph.inputs())
+      inputs.push_back(random_tensor(graph.type(input), random, inputs.empty() ? 1.0 / 16 : 1));
+    auto wanted = graph::interpret(graph, inputs);
+    ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+    auto got = run(**context, *program, inputs);
+    ASSERT_TRUE(got.ok()) << got.error().text();
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      auto again = run(**context, *program, inputs);
+      ASSERT_TRUE(again.ok()) << again.error().text();
+      ASSERT_TRUE(same_bits(*got, *again)) << "the same input gave other bits";
+    }
+    const double step = type == "f16" ? 2e-3 : type == "bf16" ? 1.6e-2 : tf32 ? 2e-3 : 5e-6;
+    for (int64_t k = 0; k < (*got)[0].count(); ++k) {
+      const double a = (*got)[0].get_double(k), b = (*wanted)[0].get_double(k);
+      ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b))) << "element " << k;
+    }
+  }
+  if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, StreamedGemm,
+                         testing::Combine(testing::Values("f32", "tf32", "f16", "bf16"),
+                                          testing::Values("op", "stitch", "mono")),
+                         [](const auto& one) {
+                           return std::string(std::get<0>(one.param)) + "_" +
+                                  std::get<1>(one.param);
+                         });
+
 // Both maps follow the caller's memory from run to run, one operand's or both.
 TEST_P(PipelinedGemm, OfActivationsWhereverThePortsAre) {
   const DType type = GetParam() == std::string("f16") ? DType::f16 : DType::bf16;

@@ -42,6 +42,7 @@
 /* A dataflow program (schedule/dataflow.h): on cores what is given lies where all read it. */
 #define OBK_GIVE_PACK(V, p, i, o) obk::store_pack<V>(p, i, o)
 #define OBK_GEMM_TILE_OF(type, g, ...) OBK_GEMM_TILE(type, g)
+#define OBK_GEMM_STREAMED_TILE(type, g, ...) OBK_GEMM_TILE(type, g)
 #define OBK_BEGIN_WAVE()
 #define OBK_ROWS(...)
 #define OBK_BEGIN_ROWS()

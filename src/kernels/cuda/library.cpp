@@ -30,6 +30,8 @@ const TileLibrary kCudaTiles = {
             .nanos = cuda_gemm_nanos,
             .pipelined = PipelinedGemmTiles{.nanos = cuda_pipelined_gemm_nanos,
                                             .stage = cuda_pipelined_gemm_stage},
+            .streamed = StreamedGemmTiles{.nanos = cuda_streamed_gemm_nanos,
+                                          .scratch_bytes = cuda_streamed_gemm_scratch_bytes},
             .split_k = SplitKTiles{.splits = cuda_gemm_split_k},
             .statistics = StatisticsTiles{.pays = cuda_gemm_statistics},
         },

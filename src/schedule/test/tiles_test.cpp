@@ -359,6 +359,35 @@ TEST(Tiles, ProductsOfActivationsArePipelined) {
       of_activations(8, 64, 256, 256, false, false, {.own_kernels = true}, "sm_80").pipelined());
 }
 
+// Up to eight rows stream an activation B whose columns are neighbours: narrow tiles where there
+// are few, grids that run two tasks a worker at once where there are more than one each.
+TEST(Tiles, FewRowsStreamAnActivation) {
+  const Work one = of_activations(1, 1, 512, 512);
+  EXPECT_TRUE(one.streams_b);
+  ASSERT_TRUE(one.rectangles());
+  EXPECT_EQ(one.rectangles()->tasks_per_worker, 1);
+  EXPECT_EQ(one.tile_columns, 32);
+  const Work many = of_activations(120, 1, 512, 512);
+  EXPECT_TRUE(many.streams_b);
+  ASSERT_TRUE(many.rectangles());
+  EXPECT_EQ(many.rectangles()->tasks_per_worker, 2);
+  EXPECT_GE(many.tile_columns, 64);
+  const Work eight = of_activations(5, 8, 200, 96);
+  EXPECT_TRUE(eight.streams_b);
+  EXPECT_EQ(eight.tile_rows, 8);
+  EXPECT_FALSE(of_activations(5, 9, 200, 96).streams_b);
+  EXPECT_FALSE(of_activations(5, 8, 200, 96, true).streams_b);
+  EXPECT_TRUE(of_activations(5, 3, 201, 95).streams_b);
+  EXPECT_LE(of_activations(120, 3, 201, 95).tile_columns, 32);  // elements are loaded one by one
+  const Work listed = of_activations(5, 8, 200, 96, false, true, {});
+  EXPECT_TRUE(listed.streams_b && listed.list());
+  EXPECT_TRUE(
+      of_activations(1, 1, 512, 512, false, false, {.own_kernels = true, .batch_invariant = true})
+          .streams_b);
+  EXPECT_TRUE(
+      of_activations(1, 4, 512, 512, false, false, {.own_kernels = true}, "sm_80").streams_b);
+}
+
 // Tiles of more than 64 rows where they cost less: they read the weights once, but where twice as
 // many tiles run at once that is no gain, nor, of few rows, where several run in turn.
 TEST(Tiles, TallOnesWhereWeightsAreReadOften) {

@@ -338,6 +338,33 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k, bool packe
          flops / (width == 4 ? Fma::kFlops32 : Fma::kFlops64);
 }
 
+static_assert(streamed_bounds::kMostRows == kFewRowsMost &&
+              streamed_bounds::kMostColumns == kStreamedColumns);
+
+double cuda_streamed_gemm_nanos(int32_t type, int64_t rows, int64_t columns, int64_t k,
+                                int64_t together) {
+  using Tile = machine::cuda_costs::GemmStreamed;
+  const bool half = OBK_IS_HALF(type);
+  if ((!half && type != kObkF32 && type != kObkTf32) || rows > kFewRowsMost) return 0;
+  // By mma.sync a load takes all of a lane's columns, in 16 bits two at least.
+  const int64_t most = half ? std::clamp<int64_t>(16 * together, 32, kStreamedColumns)
+                       : type == kObkTf32
+                           ? std::clamp<int64_t>(16 * together, 16, kStreamedColumnsTf32)
+                           : int64_t{kStreamedColumns};
+  if (columns > most || (half && columns < 32)) return 0;
+  const auto b = static_cast<double>(columns * k);
+  const double products = type == kObkF32 ? 2 * b * few_rows_padded(rows) / Tile::kFlops : 0;
+  return Tile::kBegin + std::max(b * (half ? 2 : 4) / Tile::kBytes, products);
+}
+
+int64_t cuda_streamed_gemm_scratch_bytes(int32_t type, int64_t rows, int64_t columns, int64_t k) {
+  const int made_for = streamed_columns(columns);
+  return type == kObkF32 ? streamed_f32_shape(few_rows_padded(rows), made_for,
+                                              static_cast<int>((k + kFmaDepth - 1) / kFmaDepth))
+                               .bytes
+                         : streamed_mma_bytes(made_for);
+}
+
 bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t, int64_t k, bool own_kernel) {
   using namespace statistics_bounds;
   return own_kernel && OBK_IS_HALF(type) && k % 64 == 0 && rows >= kFewestRows && rows <= kMostRows;

@@ -33,6 +33,7 @@
 #include "gemm/gemm_fixed.cuh"
 #include "gemm/gemm_mma.cuh"
 #include "gemm/gemm_skinny.cuh"
+#include "gemm/gemm_streamed.cuh"
 #include "gemm/gemm_tf32.cuh"
 #include "gemm/gemm_wgmma.cuh"
 #include "gemm/gemm_wgmma_pipelined.cuh"

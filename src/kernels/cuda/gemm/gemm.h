@@ -48,6 +48,12 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k, bool packe
 double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& tile);
 int64_t cuda_pipelined_gemm_stage(int64_t rows, int64_t n, int64_t k);
 
+/// One tile of few rows whose B streams (gemm_streamed.cuh), made for `columns`, of which a load
+/// takes `together` at most: its nanoseconds, 0 where there is none; and its shared memory.
+double cuda_streamed_gemm_nanos(int32_t type, int64_t rows, int64_t columns, int64_t k,
+                                int64_t together);
+int64_t cuda_streamed_gemm_scratch_bytes(int32_t type, int64_t rows, int64_t columns, int64_t k);
+
 /// Whether a product's tile gives the statistics of its rows of A (statistics.cuh) for less than a
 /// norm's phase: pipelined GEMMs, which join partial statistics while their first stage comes. Not
 /// in one kernel for all, whose tiles would wait for them first.

@@ -149,6 +149,31 @@ OBK_BOTH struct FewRowsShape few_rows_shape(int rows, int groups, int blocks) {
   return s;
 }
 
+/* Few rows by an activation that streams (gemm_streamed.cuh). f32: blocks of 32 k in a round, of
+ * which each of 256 threads has four columns; rows: padded. Places: rounds whose A and partial sums
+ * have one. */
+enum { kStreamedColumns = 128, kStreamedColumnsTf32 = 64 };
+struct StreamedF32Shape {
+  int pieces, rounds, places;
+  int row_bytes, a_bytes, parts_bytes; /* of A in a round: from row to row, all; partial sums */
+  int bytes;                           /* of shared memory */
+};
+OBK_BOTH struct StreamedF32Shape streamed_f32_shape(int rows, int columns, int blocks) {
+  struct StreamedF32Shape s = {};
+  const int most = 1024 / columns;
+  s.pieces = blocks < most ? blocks : most, s.rounds = (blocks + most - 1) / most;
+  s.places = s.rounds > 1 ? 2 : 1;
+  s.row_bytes = s.pieces * kFewRowsBlockBytes, s.a_bytes = rows * s.row_bytes;
+  s.parts_bytes = rows * s.pieces * columns * 4;
+  s.bytes = s.places * (s.a_bytes + s.parts_bytes) + 16;
+  return s;
+}
+/* Else four chains' sums. columns: as many as the tile is made for. */
+constexpr int streamed_mma_bytes(int columns) { return 4 * kFewRowsMost * columns * 4 + 16; }
+constexpr int streamed_columns(int64_t columns) {
+  return columns <= 16 ? 16 : columns <= 32 ? 32 : columns <= 64 ? 64 : 128;
+}
+
 /* f32 of more rows (fma_rows.cuh): rows of a tile at most (8: there is no such tile); stages; bytes
  * of a row of a piece's partial sums. */
 enum { kFmaRowsMost = 64, kFmaRowsStages = 3, kFmaRowsPart = 80 };
