@@ -303,12 +303,12 @@ Work product_of(int64_t rows, int64_t columns, int64_t k, int sms, bool tall = t
 Work of_activations(int64_t batch, int64_t rows, int64_t columns, int64_t k,
                     bool transposed = false, bool computed = false,
                     const machine::Strategy& strategy = {.own_kernels = true},
-                    const char* architecture = "sm_90a") {
+                    const char* architecture = "sm_90a", DType type = DType::f16) {
   const machine::Machine device = *machine::gpu(architecture);
   graph::Graph graph;
-  const auto x = graph.add_input("x", {DType::f16, {batch, rows, k}});
-  auto w = transposed ? graph.add_input("w", {DType::f16, {batch, columns, k}})
-                      : graph.add_input("w", {DType::f16, {batch, k, columns}});
+  const auto x = graph.add_input("x", {type, {batch, rows, k}});
+  auto w = transposed ? graph.add_input("w", {type, {batch, columns, k}})
+                      : graph.add_input("w", {type, {batch, k, columns}});
   if (computed) w = graph.must_add(graph::Op::Tanh, {w});
   if (transposed)
     w = graph.must_add(graph::Op::Transpose, {w},
@@ -357,6 +357,41 @@ TEST(Tiles, ProductsOfActivationsArePipelined) {
           .pipelined());
   EXPECT_FALSE(
       of_activations(8, 64, 256, 256, false, false, {.own_kernels = true}, "sm_80").pipelined());
+}
+
+// So are products of f32 rounded to tf32, a block of whose k is 32, in tiles of up to 128 rows and
+// columns; of exact f32 there are none, and none whose rows have the same bits in any batch.
+TEST(Tiles, ProductsOfTf32ArePipelined) {
+  const auto of_tf32 = [](int64_t batch, int64_t rows, int64_t columns, int64_t k,
+                          bool transposed = false) {
+    return of_activations(batch, rows, columns, k, transposed, false,
+                          {.own_kernels = true, .tf32 = true}, "sm_90a", DType::f32);
+  };
+  const Work many = of_tf32(120, 256, 128, 1152);
+  ASSERT_TRUE(many.pipelined() && many.pipelined()->b);
+  EXPECT_GE(many.tile_rows * many.tile_columns, 64 * 128);
+  EXPECT_LE(many.tile_rows, 128);
+  EXPECT_LE(many.tile_columns, 128);
+  EXPECT_EQ(many.pipelined()->chains, 1);
+  EXPECT_TRUE(many.pipelined()->b->k_rows && many.pipelined()->b->row_step == 1152);
+  const Work one = of_tf32(1, 256, 256, 256);
+  ASSERT_TRUE(one.pipelined());
+  EXPECT_LE(one.tile_rows * one.tile_columns, 64 * 64);
+  const Work turned = of_tf32(3, 197, 104, 320, true);
+  ASSERT_TRUE(turned.pipelined() && turned.pipelined()->b);
+  EXPECT_FALSE(turned.pipelined()->b->k_rows);
+  EXPECT_TRUE(of_tf32(8, 64, 252, 96).pipelined());
+  EXPECT_TRUE(of_tf32(1, 600, 200, 64).pipelined());
+  EXPECT_FALSE(of_tf32(8, 32, 256, 256).pipelined());
+  EXPECT_FALSE(of_tf32(8, 64, 256, 80).pipelined());
+  EXPECT_FALSE(of_tf32(8, 64, 254, 256).pipelined());
+  EXPECT_FALSE(of_tf32(8, 64, 253, 256, true).pipelined());  // sums are stored in pairs
+  for (const machine::Strategy& strategy :
+       {machine::Strategy{.own_kernels = true},
+        machine::Strategy{.own_kernels = true, .batch_invariant = true, .tf32 = true},
+        machine::Strategy{.tf32 = true}})
+    EXPECT_FALSE(
+        of_activations(8, 64, 256, 256, false, false, strategy, "sm_90a", DType::f32).pipelined());
 }
 
 // Tiles of more than 64 rows where they cost less: they read the weights once, but where twice as
