@@ -87,7 +87,7 @@ struct Numbers {
   }
 };
 
-constexpr int pitch_of(int columns) { return (columns + 1) / 2 * 2 + (columns % 16 == 0 ? 8 : 0); }
+constexpr int pitch_of(int columns) { return (columns + 1) / 2 * 2 + (columns % 16 == 0 ? 4 : 0); }
 
 template <int kRows, int kColumns, int kTail, int kK, int kStage, int kBoxes, bool kKRows>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {

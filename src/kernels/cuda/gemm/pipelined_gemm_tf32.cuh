@@ -126,9 +126,13 @@ static __device__ __forceinline__ void pipelined_gemm_tf32(ObkLanes* w, const Ob
     for (int j = 0; j < kN / 8; ++j)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int row = above + 8 * j + threadIdx.x % 4 * 2 + e;
+        /* Half of a warp stores the later of its two rows first: with an odd number of fours of
+         * floats from row to row no two lanes meet in a bank. */
+        const bool later = (e ^ (b.kKRows ? (int)threadIdx.x % 4 / 2 : 0)) != 0;
+        const int row = above + 8 * j + threadIdx.x % 4 * 2 + later;
         const uint32_t to = c + (row * S::kPitchC + b.first) * 4;
-        const float v = sum[4 * j + e], u = sum[4 * j + 2 + e];
+        const float v = later ? sum[4 * j + 1] : sum[4 * j],
+                    u = later ? sum[4 * j + 3] : sum[4 * j + 2];
         if (row >= rows) continue;
         if (b.kPairs) {
           if (b.first < S::kColumns) store_shared8(to, v, u);
