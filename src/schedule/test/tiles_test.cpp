@@ -555,9 +555,10 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
 // What block copies can load: rows of a batch side by side in the matrix, from whole blocks of 64
 // columns; no others.
 TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
-  const auto matrix_of = [](int64_t k, int64_t pitch, int64_t offset, int64_t step) {
+  const auto matrix_of = [](int64_t k, int64_t pitch, int64_t offset, int64_t step,
+                            DType type = DType::f16) {
     stitch::Group group;
-    group.kind = stitch::GroupKind::kProduct;
+    group.kind = stitch::GroupKind::kProduct, group.product.a_type = type;
     group.product.k = {{k, 1, 1, 0}};
     Nest nest;
     nest.rows = 2, nest.dims = {{2, {0}}, {70, {1}}, {16, {2}}};
@@ -584,6 +585,13 @@ TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
   EXPECT_FALSE(matrix_of(96, 256, 0, 128).has_value());   // half a block
   EXPECT_FALSE(matrix_of(128, 196, 0, 128).has_value());  // rows not 16 bytes apart
   EXPECT_FALSE(matrix_of(128, 192, 0, 128).has_value());  // over the end of the rows
+  // Of floats a block has 32 columns.
+  const auto floats = matrix_of(96, 228, 32, 96, DType::f32);
+  ASSERT_TRUE(floats.has_value());
+  EXPECT_EQ(floats->block, 1);
+  EXPECT_EQ(floats->block_step, 3);
+  EXPECT_FALSE(matrix_of(96, 230, 0, 96, DType::f32).has_value());
+  EXPECT_FALSE(matrix_of(80, 228, 0, 96, DType::f32).has_value());
 }
 
 // A product of many rows, and a convolution of many images, take tiles that share multiprocessors,
