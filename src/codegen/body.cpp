@@ -37,7 +37,7 @@ EmittedBody BodyEmitter::run() {
   // Tiles of known shapes have their sums in scratchpad memory; a loop of whole vectors stores
   // them.
   if (tiles_.vectors && group_.kind == GroupKind::kProduct && (packed_b_ || work_.pipelined()) &&
-      byte_size(group_.product.a_type, 1) == 2)
+      (byte_size(group_.product.a_type, 1) == 2 || work_.pipelined()))
     direct_ = false;
   const bool grid = work_.tasks_per_worker() > 0;
   if (grid || work_.dataflow || group_.partials != graph::kNone) direct_ = false;

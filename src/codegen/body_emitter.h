@@ -9,6 +9,7 @@
 
 #include "codegen/body.h"
 #include "codegen/tile.h"
+#include "codegen/tile_gemm_pipelined.h"
 #include "codegen/vectors.h"
 
 namespace obelisk::codegen {
@@ -66,11 +67,7 @@ class BodyEmitter {
   void set_form(int ctas_per_sm);
   bool loads_rows() const;
   bool waits_in_body() const { return work_.list() && work_.list()->waits_in_body; }
-  bool tall() const { return pipelined() && work_.pipelined()->tall; }
-  int64_t planes() const {
-    const int64_t parts = group_.product.split_k;
-    return !pipelined() ? 1 : tall() ? parts : std::max<int64_t>(parts, 2);
-  }
+  int64_t planes() const { return pipelined() ? pipelined_planes(group_, work_) : 1; }
 
   // ---- lane_expressions.cpp
   struct LevelRules;

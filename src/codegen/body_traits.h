@@ -29,7 +29,7 @@ enum Tile : uint32_t {
 };
 
 /// The matrix that a GEMM's B lies in where it is an activation, which the kernel copies by boxes
-/// of 64 columns.
+/// of 128 bytes of a row.
 struct BoxMatrix {
   int64_t rows = 0, columns = 0, pitch = 0;  // elements from row to row
   int64_t row = 0, column = 0, row_step = 0,
@@ -45,9 +45,9 @@ struct PipelinedGemm {
   int64_t rows = 0, pitch = 0;  // of the matrix that A lies in; elements from row to row
   int64_t span = 0;             // rows of a batch
   int64_t row = 0, block = 0, row_step = 0,
-          block_step =
-              0;  // where A begins in it, in rows and in blocks of 64 k; from batch to batch
-  int64_t blocks = 0, stage = 0;     // blocks of 64 k; those of a stage
+          block_step = 0;  // where A begins in it, in rows and in blocks of k; from batch to batch
+  int64_t size = 2;        // bytes of an element; 4: tf32
+  int64_t blocks = 0, stage = 0;     // blocks of 128 bytes of k; those of a stage
   int64_t weights_step = 0;          // bytes from one of B's matrices to the next
   int64_t b_count = 0, columns = 0;  // of a dual GEMM 2; columns of a tile, of all sides
   int64_t split_k = 0;               // CTAs of a cluster that compute a tile
@@ -121,6 +121,7 @@ void visit_numbers(Traits& traits, Visit&& visit) {
     visit("block", g.block, 0, INT32_MAX);
     visit("row_step", g.row_step, 0, INT32_MAX);
     visit("block_step", g.block_step, 0, INT32_MAX);
+    visit("size", g.size, 2, 4);
     visit("blocks", g.blocks, 1, INT32_MAX);
     visit("stage", g.stage, 1, INT32_MAX);
     visit("weights_step", g.weights_step, 0, kMost);

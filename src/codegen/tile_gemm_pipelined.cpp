@@ -25,9 +25,14 @@ int64_t pipelined_whole(const stitch::Group& group, const schedule::Work& work, 
              : (warpgroup_rows(work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
 }
 
+int64_t pipelined_planes(const stitch::Group& group, const schedule::Work& work) {
+  const int64_t parts = group.product.split_k;
+  return work.pipelined()->tall || group.product.tf32 ? parts : std::max<int64_t>(parts, 2);
+}
+
 int64_t pipelined_registers_ahead(const stitch::Group& group, const schedule::Work& work) {
   constexpr int64_t kMost = 48, kWithSums = 208;
-  if (!work.pipelined()->tall) return kMost;
+  if (!work.pipelined()->tall || group.product.tf32) return kMost;
   const int64_t sums =
       work.pipelined()->chains * round_up(work.tile_columns * group.product.b_count(), 16) / 2;
   return std::clamp<int64_t>(kWithSums - sums, 0, kMost);
@@ -41,12 +46,13 @@ PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule
   const schedule::RowMatrix& m = form.a;
   const stitch::Product& product = group.product;
   const bool adds =
-      vectors && (!form.tall || product.split_k > 1);  // a tall tile has one plane of sums
+      vectors && pipelined_planes(group, work) > 1;  // a tall tile has one plane of sums
   const int64_t split_k = product.split_k, depth = shape.k / split_k;
+  const int64_t size = byte_size(product.a_type, 1);
   const int64_t brought = form.b && form.b->k_rows
-                              ? round_up(shape.n, kernels::pipelined_bounds::kBoxColumns)
+                              ? round_up(shape.n, kernels::pipelined_bounds::kBoxBytes / size)
                               : shape.n;
-  const int64_t stage = tiles.gemm.pipelined->stage(shape.m, brought, depth);
+  const int64_t stage = tiles.gemm.pipelined->stage(shape.a_type, shape.m, brought, depth);
   const int64_t plane =
       (pipelined_slice(group, work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
   const int64_t matrix = product.batch.empty() || form.b
@@ -65,7 +71,8 @@ PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule
                  .block = m.block,
                  .row_step = m.row_step,
                  .block_step = m.block_step,
-                 .blocks = shape.k / 64,
+                 .size = size,
+                 .blocks = shape.k * size / 128,
                  .stage = stage,
                  .weights_step = matrix,
                  .b_count = product.b_count(),
@@ -87,6 +94,9 @@ PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule
                            : product.statistics.of_partials ? "kObkOfPartials"
                                                             : "kObkOfRows";
   const auto sums_of = [&](int64_t columns) {
+    if (product.tf32)
+      return fmt::format("OBK_PIPELINED_GEMM_TF32_OF(g, {}, {}, {}, {}, {}, {});\n", stage, shape.m,
+                         columns, depth, shape.a_row, pitch == 0 ? columns : pitch);
     const std::string chains = form.tall ? fmt::format(", {}", form.chains) : "";
     const std::string of_what =
         split_k > 1 ? fmt::format("{}SPLIT_K_OF({}, g, {}{}, {}, {:d}", form.tall ? "TALL_" : "",

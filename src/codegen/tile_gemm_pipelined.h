@@ -8,6 +8,8 @@
 ///   OBK_PIPELINED_GEMM_SPLIT_K_OF(type, g, stage, plane, adds, rows, columns, k, a_row, c_row)
 ///       of a cluster; k: of a part
 ///   OBK_PIPELINED_GEMM_TALL_OF(type, g, stage, chains, statistics, rows, columns, k, a_row, c_row)
+///   OBK_PIPELINED_GEMM_TF32_OF(g, stage, rows, columns, k, a_row, c_row)
+///       of tf32 (pipelined_gemm_tf32.cuh), tall or not: one plane
 ///   OBK_PIPELINED_GEMM_TALL_SPLIT_K_OF(type, g, stage, chains, plane, adds, rows, columns, k, ...)
 ///       the same of tall tiles; those of a tile alone are one plane
 #pragma once
@@ -27,6 +29,9 @@ struct PipelinedGemmText {
 };
 /// Rows of a tile whose epilogue a CTA runs: the tile's, or its share of them in a cluster.
 int64_t pipelined_slice(const stitch::Group& group, const schedule::Work& work);
+
+/// Planes of sums that a tile leaves: its parts', or its warpgroups'.
+int64_t pipelined_planes(const stitch::Group& group, const schedule::Work& work);
 
 /// Bytes of scratch before the sums: a cluster's tile once more, whole. `pitch` as below.
 int64_t pipelined_whole(const stitch::Group& group, const schedule::Work& work, int64_t pitch);

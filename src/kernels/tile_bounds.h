@@ -25,13 +25,14 @@ inline constexpr int64_t kFewestRows = 49, kMostRows = 64;
 namespace pipelined_bounds {
 inline constexpr int64_t kFewestRows = 33, kMostRows = 511;
 inline constexpr int64_t kTileRows = 64, kTallRows = 128;
+inline constexpr int64_t kLowRows = 32;  // of tiles of tf32 where others leave SMs idle
 // Of fewer rows tall tiles with four chains, several an SM in turn, were no quicker than tiles of
 // 64 rows: h100_tall_gemm.json, 128 and 197 rows on 16 SMs.
 inline constexpr int64_t kFewestTallInTurn = 256;
 // With one chain, of any number of rows: of a shorter k they were not measured.
 inline constexpr int64_t kShallowestTall = 512;
 inline constexpr int64_t kClusterColumns = 112;  // of a tile that a cluster computes
-inline constexpr int64_t kBoxColumns = 64;       // that come at once of a B whose rows are k's
+inline constexpr int64_t kBoxBytes = 128;        // that come at once of a row of such a B
 }  // namespace pipelined_bounds
 
 /// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh). Fit to 128

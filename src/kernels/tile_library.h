@@ -44,8 +44,8 @@ struct PipelinedGemmTile {
 struct PipelinedGemmTiles {
   /// Nanoseconds of one tile; 0: there is no such tile.
   double (*nanos)(const PipelinedGemmTile& tile);
-  /// Blocks of 64 k in one of its stages.
-  int64_t (*stage)(int64_t rows, int64_t n, int64_t k);
+  /// Blocks of 128 bytes of k in one of its stages.
+  int64_t (*stage)(int32_t type, int64_t rows, int64_t n, int64_t k);
 };
 
 /// GEMM tiles of few rows whose B is an activation with rows of k, which streams from memory to

@@ -181,6 +181,13 @@ struct GemmPipelined {
   static constexpr double kBegin = 500, kColumn = 8;  // the epilogue; not on record: fit
 };
 
+/// The same of tf32 (pipelined_gemm_tf32.cuh). Not measured: bytes as of 16 bits, multiply-adds at
+/// six tenths of the peak, for shared memory has as much to give; estimates.
+struct GemmPipelinedTf32 {
+  static constexpr double kBytes = 90, kFlops = 1000;                      // a ns
+  static constexpr double kBegin = 1000, kBeginInTurn = 200, kOut = 0.11;  // ns, an element of C
+};
+
 // ---- attention tiles ---------------------------------------------------------------------------
 
 /// Keys that fit in shared memory (attention_short.cuh): tasks of 16 to 128 rows with 128 and 197

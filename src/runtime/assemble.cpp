@@ -72,7 +72,7 @@ kernels::WeightRange weights_of(const stitch::Group& group, const schedule::Work
     kernels::WeightRange range =
         tiles.gemm.weights(type, p.n[0].extent * p.b_count(), p.k[0].extent, task.c0 * p.b_count(),
                            task.c1 * p.b_count());
-    if (!p.batch.empty())
+    if (!p.batch.empty() && range.bytes > 0)
       range.offset +=
           schedule::matrix_of_row(work, schedule::packed_matrix_dim(group, work), task.r0) *
           tiles.gemm.packed_bytes(type, p.n[0].extent, p.k[0].extent);

@@ -15,7 +15,7 @@ bool work_packs_weights(const stitch::Group& group, const TaskGraph& tasks, cons
 int packed_matrix_dim(const stitch::Group& group, const Work& work) {
   const std::vector<stitch::Product::Dim>& batch = group.product.batch;
   if (batch.size() != 1 || batch[0].a == 0 || batch[0].b <= 0 ||
-      byte_size(group.product.b_type, 1) != 2)
+      (byte_size(group.product.b_type, 1) != 2 && !group.product.tf32))
     return -1;
   const Access* b = work.nest.of_product(group, 1);
   int found = -1;

@@ -2,16 +2,19 @@
 
 #include <algorithm>
 
+#include "schedule/packed_weights.h"
+
 namespace obelisk::schedule {
 
 using stitch::Group;
 using stitch::GroupKind;
 
 std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
-  constexpr int64_t kBlock = 64, kPiece = 8;  // elements: of a block's row; of 16 bytes
   const stitch::Product& product = group.product;
   const int inner = nest.rows - 1;
   if (group.kind != GroupKind::kProduct || inner < 0 || inner > 1) return std::nullopt;
+  const int64_t size = byte_size(product.a_type, 1), kBlock = 128 / size,
+                kPiece = 16 / size;  // elements: of a block's row; of 16 bytes
   if (product.k.size() != 1 || product.k[0].a != 1 ||
       product.k[0].extent % (kBlock * product.split_k) != 0)
     return std::nullopt;
@@ -33,7 +36,6 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
 }
 
 std::optional<BoxMatrix> box_matrix(const Group& group, const Nest& nest) {
-  constexpr int64_t kPiece = 8;  // elements of 16 bytes
   const stitch::Product& product = group.product;
   const int inner = nest.rows - 1;
   if (group.kind != GroupKind::kProduct || inner < 0 || inner > 1 || product.dual)
@@ -41,6 +43,7 @@ std::optional<BoxMatrix> box_matrix(const Group& group, const Nest& nest) {
   if (product.k.size() != 1 || product.n.size() != 1) return std::nullopt;
   const Access* b = nest.of_product(group, 1);
   if (!b || b->offset < 0 || b->strides[inner] != 0) return std::nullopt;
+  const int64_t kPiece = 16 / byte_size(product.b_type, 1);  // elements of 16 bytes
   const stitch::Product::Dim &n = product.n[0], &k = product.k[0];
   BoxMatrix m{.k_rows = n.b == 1};
   if (!m.k_rows && k.b != 1) return std::nullopt;
@@ -87,7 +90,7 @@ bool tall_has_room(const PipelinedShape& shape, const machine::Machine& machine,
                 whole = parts == 1 ? 0 : kernels::pipelined_bounds::kTallRows;
   const int64_t sums = (whole + parts * slice) * (wide + kPadding) * 4;
   const int64_t brought = round_up(wide, shape.b_together),
-                blocks = tiles.gemm.pipelined->stage(rows, brought, shape.k / parts),
+                blocks = tiles.gemm.pipelined->stage(shape.type, rows, brought, shape.k / parts),
                 stage = round_up(blocks * rows * 128, kAtom) + blocks * round_up(brought, 16) * 128;
   return sums + kStages * stage + machine.scratchpad.count / 8 + 2 * kBlockRoom <=
          machine.scratchpad.count;
@@ -105,11 +108,15 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
     int64_t high;
     int chains;
   };
-  for (const auto [high, chains] : {Kind{kTileRows, 4}, Kind{kTallRows, 4}, Kind{kTallRows, 1}}) {
+  const bool tf32 = shape.type == kObkTf32;  // one chain over k in every tile
+  for (const auto [high, chains] :
+       {Kind{kLowRows, 1}, Kind{kTileRows, 4}, Kind{kTallRows, 4}, Kind{kTallRows, 1}}) {
     const bool is_tall = high == kTallRows;
-    if (is_tall ? !tall || shape.span <= kTileRows : shape.span > kMostRows) continue;
+    if (tf32 ? is_tall && chains == 4 : high == kLowRows) continue;
+    if (is_tall ? !tall || shape.span <= kTileRows : shape.span > kMostRows && !tf32) continue;
     if (is_tall && chains == 4 && shape.span > kMostRows) continue;
-    if (is_tall && chains == 1 && shape.k < kShallowestTall && !shape.activations) continue;
+    if (is_tall && chains == 1 && shape.k < kShallowestTall && !shape.activations && !tf32)
+      continue;
     const int64_t each = (shape.span + high - 1) / high,
                   rows = (shape.span + each - 1) / each;  // tiles one below another, alike
     if (is_tall && rows <= kTileRows) continue;
@@ -120,9 +127,10 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
                                     .readers = each,
                                     .memory_bytes = machine.bytes_per_sm};
     for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
+      if (tf32 && columns < n && columns % shape.b_together != 0) continue;  // all of a box comes
       tile.columns = std::min(columns, n) * shape.b_count;
       const int64_t across = (n + columns - 1) / columns, count = shape.matrices * each * across;
-      if (shape.activations)
+      if (shape.activations || tf32)
         tile.a_readers = across, tile.brought = round_up(tile.columns, shape.b_together),
         tile.in_turn = count > at_once;
       double nanos = tiles.gemm.pipelined->nanos(tile);
@@ -135,7 +143,7 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
       if (best.rows != 0 && all >= best.all) continue;
       best = {.rows = rows,
               .columns = std::min(columns, n),
-              .chains = chains,
+              .chains = tf32 ? 1 : chains,
               .nanos = nanos,
               .all = all};
     }
@@ -164,15 +172,17 @@ int64_t tall_split_k(const machine::Machine& machine, const machine::Strategy& s
 
 namespace {
 
-/// Whether a value has so many rows of a matrix of 16-bit numbers, the last up to `columns`.
-bool reaches(const Buffer& buffer, int64_t rows, int64_t pitch, int64_t columns) {
-  return ((rows - 1) * pitch + columns) * 2 <= buffer.size.count;
+/// Whether a value has so many rows of a matrix, the last up to `columns`; `size`: bytes of an
+/// element.
+bool reaches(const Buffer& buffer, int64_t rows, int64_t pitch, int64_t columns, int64_t size) {
+  return ((rows - 1) * pitch + columns) * size <= buffer.size.count;
 }
 
 /// Columns of the matrix that A lies in up to the last one of A.
 int64_t a_columns(const RowMatrix& m, const Group& group, const Work& work) {
   const int64_t batches = work.nest.row_count() / m.span;
-  return 64 * (m.block + (batches - 1) * m.block_step) + group.product.k[0].extent;
+  return 128 / byte_size(group.product.a_type, 1) * (m.block + (batches - 1) * m.block_step) +
+         group.product.k[0].extent;
 }
 
 }  // namespace
@@ -187,20 +197,27 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
   if (product.split_k > kMostOfGang || work.buffers.size() > size_t{kGridOperands}) return false;
   const Buffer &a = tasks.buffers[work.buffers[work.operand_count(group)]],
                &b = tasks.buffers[work.buffers.back()];
-  const bool activations = b.kind != BufferKind::kWeight;
-  if (activations ? a.kind == BufferKind::kWeight || product.a_type != product.b_type
-                  : a.kind != BufferKind::kArena || product.batch.size() > 1)
+  const bool activations = b.kind != BufferKind::kWeight, tf32 = product.tf32;
+  const int64_t size = byte_size(product.a_type, 1);
+  if (activations || tf32 ? a.kind == BufferKind::kWeight || product.a_type != product.b_type
+                          : a.kind != BufferKind::kArena)
+    return false;
+  if (!activations && (product.batch.size() > 1 || !work_packs_weights(group, tasks, work, tiles)))
+    return false;
+  if (tf32 && (product.split_k != 1 || product.b_count() != 1 || product.statistics.wanted))
     return false;
   const auto matrix = row_matrix(group, work.nest);
   const auto boxes = activations ? box_matrix(group, work.nest) : std::nullopt;
   if (!matrix || activations != boxes.has_value() || matrix->span < stitch::kFewestPipelinedRows ||
       (matrix->span >= stitch::kMostPipelinedRows) != other.has_value())
     return false;
-  if (activations && (!reaches(a, matrix->rows, matrix->pitch, a_columns(*matrix, group, work)) ||
-                      !reaches(b, boxes->rows, boxes->pitch, boxes->columns)))
-    return false;
+  if (a.kind != BufferKind::kArena || activations) {
+    if (!reaches(a, matrix->rows, matrix->pitch, a_columns(*matrix, group, work), size) ||
+        (boxes && !reaches(b, boxes->rows, boxes->pitch, boxes->columns, size)))
+      return false;
+  }
   const PipelinedShape shape{
-      .type = static_cast<int32_t>(product.a_type),
+      .type = product.tile_type(),
       .span = matrix->span,
       .matrices = work.nest.row_count() / matrix->span,
       .columns = work.nest.column_count(),
@@ -208,7 +225,7 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
       .k = product.k[0].extent,
       .split_k = product.split_k,
       .activations = activations,
-      .b_together = activations && boxes->k_rows ? kernels::pipelined_bounds::kBoxColumns : 1};
+      .b_together = activations && boxes->k_rows ? kernels::pipelined_bounds::kBoxBytes / size : 1};
   if (shape.columns * shape.b_count % 2 != 0) return false;  // sums are stored in pairs
   const PipelinedCut best =
       quickest_pipelined(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm);

@@ -7,7 +7,7 @@
 
 namespace obelisk::schedule {
 
-/// Where A's rows lie as a matrix of whole blocks of 64 columns; nothing where they do not.
+/// Where A's rows lie as a matrix of whole blocks of 128 bytes of a row; nothing where they do not.
 std::optional<RowMatrix> row_matrix(const stitch::Group& group, const Nest& nest);
 
 /// Where an activation B lies as a matrix whose rows, of k or of its columns, block copies address;
@@ -37,14 +37,15 @@ struct PipelinedCut {
 };
 /// The tiles with the least time of all workers' rounds: rows as even as can be of up to 64, of
 /// matrices of up to 511, and of up to 128 where `tall`; what a tile loads of rows and of weights
-/// decides between them.
+/// decides between them. Of tf32 also of up to 32, and of whatever matrices.
 PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Machine& machine,
                                 int workers, bool tall);
 
 /// Cuts such a GEMM so. With split-K a gang of workers computes a tile. False: it is none, and
 /// stays as it was. Such are GEMMs of 16-bit numbers of 33 rows and more on a machine with
 /// asynchronous block copies: with constant B, A in the arena; or of two activations, wherever they
-/// are. `other`: of 512 rows and more, the time of the kernel that `work` is otherwise.
+/// are. And such of tf32, wherever A is. `other`: of 512 rows and more, the time of the kernel that
+/// `work` is otherwise.
 bool cut_pipelined(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
                    Work& work, std::optional<double> other = std::nullopt);
 

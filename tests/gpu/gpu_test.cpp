@@ -12,6 +12,7 @@
 #include <functional>
 #include <random>
 #include <set>
+#include <span>
 #include <thread>
 
 #include "graph/test_decoder.h"
@@ -570,8 +571,8 @@ TEST_P(PipelinedGemm, ProductsOfInputsWithANarrowLastTile) {
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
 }
 
-/// The answers of a context, close to what is wanted for 16-bit numbers and the same bits from run
-/// to run (OBELISK_GPU_RUNS of them, or three), in `got`.
+/// The answers of a context, close to what is wanted for 16-bit numbers, or tf32, and the same bits
+/// from run to run (OBELISK_GPU_RUNS of them, or three), in `got`.
 void expect_answers(Context& context, const Program& program, const std::vector<Tensor>& inputs,
                     const std::vector<Tensor>& wanted, DType type, std::vector<Tensor>& got) {
   auto first = run(context, program, inputs);
@@ -583,7 +584,8 @@ void expect_answers(Context& context, const Program& program, const std::vector<
     ASSERT_TRUE(again.ok()) << again.error().text();
     ASSERT_TRUE(same_bits(got, *again)) << "the same input gave other bits";
   }
-  const double step = type == DType::f16 ? 2e-3 : 1.6e-2;
+  // Of f32: products of tf32, of which an operand that wgmma reads is truncated, not rounded.
+  const double step = type == DType::bf16 ? 1.6e-2 : type == DType::f32 ? 4e-3 : 2e-3;
   for (size_t output = 0; output < got.size(); ++output)
     for (int64_t k = 0; k < got[output].count(); ++k) {
       const double a = got[output].get_double(k), b = wanted[output].get_double(k);
@@ -597,6 +599,7 @@ void expect_answers(Context& context, const Program& program, const std::vector<
 struct OfActivations {
   const char *name, *text;
   int pipelined, sms = 0;
+  int of_tf32 = -1;  // how many in tf32; -1: as many
 };
 const OfActivations kOfActivations[] = {
     {"one matrix", R"(  in %0 "a": T[1,256,1152]
@@ -711,7 +714,35 @@ const OfActivations kOfActivations[] = {
   out %6 "z"
   out %7 "u"
   out %8 "v")",
-     0},
+     0, 0, 1},
+};
+/// The same of constant weights in tf32: inputs and values that are computed, tiles that are tall,
+/// several a multiprocessor, narrow at the end.
+const OfActivations kOfWeights[] = {
+    {"one matrix", R"(  in %0 "a": T[256,256]
+  const %1: T[256,256] = @random
+  %2: T[256,256] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"computed, an epilogue", R"(  in %0 "a": T[197,320]
+  const %1: T[320,200] = @random
+  const %2: T[200] = @random
+  %3: T[197,320] = Tanh(%0)
+  %4: T[197,200] = MatMul(%3, %1)
+  %5: T[197,200] = Add(%4, %2)
+  %6: T[197,200] = Relu(%5)
+  out %6 "y")",
+     1, 4},
+    {"many rows", R"(  in %0 "a": T[1000,1152]
+  const %1: T[1152,392] = @random
+  %2: T[1000,392] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"matrices", R"(  in %0 "a": T[5,120,96]
+  const %1: T[5,96,104] = @random
+  %2: T[5,120,104] = MatMul(%0, %1)
+  out %2 "y")",
+     1, 3},
 };
 
 graph::Graph of_activations(const OfActivations& one, const std::string& type) {
@@ -723,22 +754,23 @@ graph::Graph of_activations(const OfActivations& one, const std::string& type) {
   return std::move(*graph);
 }
 
-// Products of two activations have kernels of their own wherever copies can address both, whatever
-// stands behind them: right, and the same bits from run to run.
-TEST_P(PipelinedGemm, OfActivations) {
-  const DType type = GetParam() == std::string("f16") ? DType::f16 : DType::bf16;
-  SKIP_WITHOUT(type);
+/// All of `cases`, in "f16", "bf16" or "tf32"; weights: B is constant.
+void expect_products(std::span<const OfActivations> cases, const std::string& name, bool weights) {
+  const bool tf32 = name == "tf32";
+  const DType type = tf32 ? DType::f32 : name == "f16" ? DType::f16 : DType::bf16;
   std::string skipped;
-  for (const OfActivations& one : kOfActivations) {
+  for (const OfActivations& one : cases) {
     SCOPED_TRACE(one.name);
-    const graph::Graph graph = of_activations(one, GetParam());
+    const graph::Graph graph = of_activations(one, tf32 ? "f32" : name);
     const machine::Machine device = some_gpu(one.sms);
     auto program = program_by(
-        graph, device, strategy_for(device, {.granularity = machine::Granularity::kStitch}), true);
+        graph, device,
+        strategy_for(device, {.granularity = machine::Granularity::kStitch, .tf32 = tf32}), true);
     int found = 0;
     for (const auto& body : program->bodies)
-      found += body.traits.gemm.has_value() && body.traits.gemm->boxes.has_value();
-    EXPECT_EQ(found, machine::takes_async_mma(device, {}) ? one.pipelined : 0);
+      found += body.traits.gemm.has_value() && body.traits.gemm->boxes.has_value() != weights;
+    const int wanted_kernels = tf32 && one.of_tf32 >= 0 ? one.of_tf32 : one.pipelined;
+    EXPECT_EQ(found, machine::takes_async_mma(device, {}) ? wanted_kernels : 0);
     if (is_not_compiled(one.sms == 4)) {
       skipped = kNotCompiled;
       continue;
@@ -878,6 +910,22 @@ INSTANTIATE_TEST_SUITE_P(Types, StreamedGemm,
                            return std::string(std::get<0>(one.param)) + "_" +
                                   std::get<1>(one.param);
                          });
+
+// Products of two activations have kernels of their own wherever copies can address both, whatever
+// stands behind them: right, and the same bits from run to run.
+TEST_P(PipelinedGemm, OfActivations) {
+  const DType type = GetParam() == std::string("f16") ? DType::f16 : DType::bf16;
+  SKIP_WITHOUT(type);
+  expect_products(kOfActivations, GetParam(), false);
+}
+TEST(PipelinedTf32, OfActivations) {
+  SKIP_WITHOUT(DType::f16);
+  expect_products(kOfActivations, "tf32", false);
+}
+TEST(PipelinedTf32, OfWeights) {
+  SKIP_WITHOUT(DType::f16);
+  expect_products(kOfWeights, "tf32", true);
+}
 
 // Both maps follow the caller's memory from run to run, one operand's or both.
 TEST_P(PipelinedGemm, OfActivationsWhereverThePortsAre) {

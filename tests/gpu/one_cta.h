@@ -163,11 +163,13 @@ inline std::vector<std::pair<const char*, const char*>> readable;
 struct RowsMap {
   const char* at;
   int64_t rows, pitch, blocks, together;
+  int64_t size = 2;  // bytes of an element; floats are rounded to tf32
 };
-/// The same of copies of boxes, of 64 columns.
+/// The same of copies of boxes, of 128 bytes of a row.
 struct BoxesMap {
   const char* at;
   int64_t rows, columns, pitch, together;
+  int64_t size = 2;
 };
 /// What bulk_prefetch requested.
 inline std::vector<std::pair<const char*, uint32_t>> prefetched;
@@ -522,6 +524,16 @@ OBK_DEVICE void fetch_map(const void* map) {
   CHECK(reinterpret_cast<uint64_t>(map) % 64 == 0, "a map lies at a multiple of 64 bytes");
 }
 OBK_DEVICE void acquire_map(const void* map) { fetch_map(map); }
+OBK_DEVICE uint32_t round_tf32(float v);
+/* What a map of floats does to those that it brings. */
+OBK_DEVICE void round_copied(uint32_t to, int bytes) {
+  for (int e = 0; e < bytes; e += 4) {
+    float v;
+    memcpy(&v, one_cta::at(to + static_cast<uint32_t>(e), 4), 4);
+    const uint32_t bits = round_tf32(v);
+    memcpy(one_cta::at(to + static_cast<uint32_t>(e), 4), &bits, 4);
+  }
+}
 OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, uint32_t bar) {
   if (one_cta::copies_rows) one_cta::copies_rows();
   fetch_map(map);
@@ -531,11 +543,13 @@ OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, ui
   for (int64_t b = 0; b < m.blocks; ++b)
     for (int64_t r = 0; r < m.together; ++r)
       for (int64_t piece = 0; piece < 8; ++piece) {
-        const bool inside = row + r < m.rows && block + b < m.pitch / 64;
-        const char* from = m.at + ((row + r) * m.pitch + (block + b) * 64 + piece * 8) * 2;
-        one_cta::copy(to + static_cast<uint32_t>(b * m.together * 128 + r * 128 +
-                                                 (piece ^ ((b * m.together + r) & 7)) * 16),
-                      from, inside ? 16 : 0, 16);
+        const bool inside = row + r < m.rows && block + b < m.pitch * m.size / 128;
+        const char* from = m.at + (row + r) * m.pitch * m.size + (block + b) * 128 + piece * 16;
+        const uint32_t place =
+            to + static_cast<uint32_t>(b * m.together * 128 + r * 128 +
+                                       (piece ^ ((b * m.together + r) & 7)) * 16);
+        one_cta::copy(place, from, inside ? 16 : 0, 16);
+        if (m.size == 4) round_copied(place, 16);
       }
   one_cta::bars.at(bar).bytes -= m.blocks * m.together * 128, one_cta::bars.at(bar).look();
 }
@@ -547,10 +561,15 @@ OBK_DEVICE void copy_box(uint32_t to, const void* map, int row, int column, uint
   CHECK(to % 1024 == 0 && row >= 0 && column >= 0, "atoms at {}, row {}, column {}", to, row,
         column);
   for (int64_t r = 0; r < m.together; ++r)
-    for (int64_t e = 0; e < 64; ++e) {
+    for (int64_t e = 0; e < 128 / m.size; ++e) {
       const bool inside = row + r < m.rows && column + e < m.columns;
-      one_cta::copy(to + static_cast<uint32_t>(r * 128 + (e / 8 ^ (r & 7)) * 16 + e % 8 * 2),
-                    m.at + ((row + r) * m.pitch + column + e) * 2, inside ? 2 : 0, 2);
+      const int64_t byte = e * m.size;
+      const auto size = static_cast<int>(m.size);
+      const uint32_t place =
+          to + static_cast<uint32_t>(r * 128 + (byte / 16 ^ (r & 7)) * 16 + byte % 16);
+      one_cta::copy(place, m.at + ((row + r) * m.pitch + column + e) * m.size, inside ? size : 0,
+                    size);
+      if (size == 4) round_copied(place, 4);
     }
   one_cta::bars.at(bar).bytes -= m.together * 128, one_cta::bars.at(bar).look();
 }

@@ -25,6 +25,34 @@ OBK_DEVICE uint64_t matrix_at(uint32_t address, uint32_t pitch) {
 OBK_DEVICE uint64_t k_rows_at(uint32_t address, uint32_t apart) {
   return uint64_t{1024 >> 4} << 32 | uint64_t{apart >> 4} << 16 | (address & 0x3ffff) >> 4;
 }
+template <int kN>
+struct WgmmaTf32 {
+  /* As the tensor cores read a float: what tf32 has no bits for is cut off. */
+  static double number(uint32_t bits) {
+    return static_cast<double>(std::bit_cast<float>(bits >> 13 << 13));
+  }
+  static double weight(uint64_t y, int n, int k) {
+    uint32_t at = static_cast<uint32_t>(y & 0x3fff) * 16 +
+                  static_cast<uint32_t>(n % 8 * 128 + k * 4) +
+                  static_cast<uint32_t>(n / 8) * static_cast<uint32_t>(y >> 32 & 0x3fff) * 16;
+    at ^= (at >> 7 & 7) << 4;
+    uint32_t bits;
+    memcpy(&bits, one_cta::at(at, 4), 4);
+    return number(bits);
+  }
+  static void multiply_rows(float (&d)[kN / 2], const uint32_t (&x)[4], uint64_t y) {
+    const one_cta::Lane* lanes = one_cta::exchange({{x[0], x[1], x[2], x[3]}});
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    for (int j = 0; j < kN / 8; ++j)
+      for (int e = 0; e < 4; ++e) {
+        double sum = static_cast<double>(d[4 * j + e]);
+        for (int k = 0; k < 8; ++k)
+          sum += number(lanes[lane / 4 * 4 + k % 4].words[e / 2 + k / 4 * 2]) *
+                 weight(y, 8 * j + lane % 4 * 2 + e % 2, k);
+        d[4 * j + e] = static_cast<float>(sum);
+      }
+  }
+};
 template <int kN, bool kBfloat>
 struct Wgmma {
   static double number(uint32_t bits) {

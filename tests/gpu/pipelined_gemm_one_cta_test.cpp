@@ -80,7 +80,7 @@ std::vector<float>* found_statistics;  // [rows][2]
 /// What a kernel is compiled with (pipelined_gemm.cuh), here set for each cut.
 template <int kSplitK, int kRows, int kBoxes = 0, bool kKRows = false>
 struct Numbers {
-  static constexpr int split_k = kSplitK, tile_rows = kRows, boxes = kBoxes;
+  static constexpr int split_k = kSplitK, tile_rows = kRows, boxes = kBoxes, block_k = 64;
   static constexpr bool k_rows = kKRows;
   static inline int b_row, b_column, b_row_step, b_column_step;
   static inline int share = 1, tasks, across, each, span, tile_columns, columns, tile_bytes, bytes,

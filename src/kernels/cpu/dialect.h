@@ -55,6 +55,7 @@
   (obk::row_statistics<type>(g), OBK_GEMM_TILE(type, g))
 #define OBK_PIPELINED_GEMM_TALL_SPLIT_K_OF(type, g, stage, chains, plane, adds, ...) \
   (OBK_GEMM_TILE(type, g), 0)
+#define OBK_PIPELINED_GEMM_TF32_OF(g, stage, ...) OBK_GEMM_TILE(kObkTf32, g)
 #define OBK_CONV_TILE_OF(type, g, ...) OBK_CONV_TILE(type, g)
 #define OBK_STAGE(offset) ((char*)w->scratch + (offset))
 #define OBK_JOIN_ANY_ONE(v) (v)

@@ -50,33 +50,35 @@ int driver_version() {
   return version;
 }
 
-/// A map of 16-bit numbers of so many dimensions, swizzled by rows of 128 bytes.
+/// A map of elements of `size` bytes in so many dimensions, swizzled by rows of 128 bytes.
 static Status encode(DevicePointer at, int dimensions, const uint64_t* extent,
-                     const uint64_t* bytes, const unsigned* box, void* map) {
-  constexpr int kHalf = 1, kPlain = 0, kSwapped128 = 3, kWide = 3, kZeros = 0;
+                     const uint64_t* bytes, const unsigned* box, int64_t size, void* map) {
+  constexpr int kHalf = 1, kTf32 = 11, kPlain = 0, kSwapped128 = 3, kWide = 3, kZeros = 0;
   if (!table.MapEncode)
     return Error{Code::kDevice, "runtime", "the NVIDIA driver has no cuTensorMapEncodeTiled", "",
                  "update the driver to 525 or later"};
   const unsigned step[] = {1, 1, 1};
-  return check(table.MapEncode(map, kHalf, static_cast<unsigned>(dimensions), at, extent, bytes,
-                               box, step, kPlain, kSwapped128, kWide, kZeros),
+  return check(table.MapEncode(map, size == 4 ? kTf32 : kHalf, static_cast<unsigned>(dimensions),
+                               at, extent, bytes, box, step, kPlain, kSwapped128, kWide, kZeros),
                "describe a matrix to TMA");
 }
 
 Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together,
-                   void* map) {
-  const uint64_t extent[] = {64, static_cast<uint64_t>(rows), static_cast<uint64_t>(pitch / 64)};
-  const uint64_t bytes[] = {static_cast<uint64_t>(pitch) * 2, 128};
-  const unsigned box[] = {64, static_cast<unsigned>(together), static_cast<unsigned>(blocks)};
-  return encode(at, 3, extent, bytes, box, map);
+                   int64_t size, void* map) {
+  const auto wide = static_cast<unsigned>(128 / size);
+  const uint64_t extent[] = {wide, static_cast<uint64_t>(rows),
+                             static_cast<uint64_t>(pitch / wide)};
+  const uint64_t bytes[] = {static_cast<uint64_t>(pitch * size), 128};
+  const unsigned box[] = {wide, static_cast<unsigned>(together), static_cast<unsigned>(blocks)};
+  return encode(at, 3, extent, bytes, box, size, map);
 }
 
 Status encode_boxes(DevicePointer at, int64_t rows, int64_t columns, int64_t pitch,
-                    int64_t together, void* map) {
+                    int64_t together, int64_t size, void* map) {
   const uint64_t extent[] = {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)};
-  const uint64_t bytes[] = {static_cast<uint64_t>(pitch) * 2};
-  const unsigned box[] = {64, static_cast<unsigned>(together)};
-  return encode(at, 2, extent, bytes, box, map);
+  const uint64_t bytes[] = {static_cast<uint64_t>(pitch * size)};
+  const unsigned box[] = {static_cast<unsigned>(128 / size), static_cast<unsigned>(together)};
+  return encode(at, 2, extent, bytes, box, size, map);
 }
 
 Status check(int code, const std::string& what) {

@@ -153,15 +153,15 @@ struct NodeAttribute {
     (void*, int, unsigned, DevicePointer, const uint64_t*, const uint64_t*, const unsigned*,     \
      const unsigned*, int, int, int, int))
 
-/// What TMA must know to load `blocks` blocks of 64 columns by `together` rows at once
-/// of a matrix of 16-bit elements, rows `pitch` apart: 16-byte pieces swapped by row, zeros below
-/// its end. `map`: 128 bytes.
+/// What TMA must know to load `blocks` blocks of 128 bytes by `together` rows at once of a matrix,
+/// rows `pitch` elements of `size` bytes apart: 16-byte pieces swapped by row, zeros below its end.
+/// Of 2 bytes 16-bit numbers as they are, of 4 floats rounded to tf32. `map`: 128 bytes.
 Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together,
-                   void* map);
-/// The same of boxes of 64 columns, from any column on, by `together` rows: zeros beyond `columns`,
-/// too.
+                   int64_t size, void* map);
+/// The same of boxes of 128 bytes of a row, from any column on, by `together` rows: zeros beyond
+/// `columns`, too.
 Status encode_boxes(DevicePointer at, int64_t rows, int64_t columns, int64_t pitch,
-                    int64_t together, void* map);
+                    int64_t together, int64_t size, void* map);
 
 struct Driver {
 #define OBELISK_DECLARE(name, symbol, arguments) int(*name) arguments = nullptr;

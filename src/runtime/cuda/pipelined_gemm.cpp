@@ -24,12 +24,13 @@ static int64_t bytes_of(const Program& program, const Place& place) {
   return 0;
 }
 
-/// Whether `wide` elements of each row of a matrix of 16-bit numbers lie in an operand, and where
+/// Whether `wide` elements of `size` bytes of each row of a matrix lie in an operand, and where
 /// copies may begin.
 static bool has_matrix(const Program& program, const Place& place, int64_t rows, int64_t pitch,
-                       int64_t wide) {
-  return pitch >= wide && wide > 0 && pitch % 8 == 0 && rows > 0 && rows <= INT32_MAX / pitch &&
-         ((rows - 1) * pitch + wide) * 2 <= bytes_of(program, place);
+                       int64_t wide, int64_t size) {
+  return pitch >= wide && wide > 0 && pitch * size % 16 == 0 && rows > 0 &&
+         rows <= INT32_MAX / pitch &&
+         ((rows - 1) * pitch + wide) * size <= bytes_of(program, place);
 }
 
 /// Whether all matrices of a batch, `high` rows of `wide` columns, lie in the one whose map B has.
@@ -71,10 +72,15 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   set(p.span, gemm.span), set(p.row, gemm.row), set(p.block, gemm.block),
       set(p.row_step, gemm.row_step), set(p.block_step, gemm.block_step);
   set(p.stage, gemm.stage), set(p.split_k, gemm.split_k);
+  const int64_t size = gemm.size, wide_block = 128 / size;
+  const bool tf32 = size == 4;
+  if ((size != 2 && !tf32) || (tf32 && (gemm.split_k != 1 || b_count != 1))) return broken();
+  p.block_k = static_cast<int>(wide_block);
   if (!gemm.boxes &&
-      (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0 ||
-       work.operands[launch.weights].kind != BufferKind::kWeight))
+      (tf32 ? !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, wide_block, size)
+            : work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0))
     return broken();
+  if (!gemm.boxes && work.operands[launch.weights].kind != BufferKind::kWeight) return broken();
   if (p.split_k < 1 || p.split_k > schedule::kMostOfGang) return broken();
   if (p.span < 1 || p.stage < 1 || blocks < int64_t{p.stage} * p.split_k ||
       blocks % (int64_t{p.stage} * p.split_k) != 0 || b_count < 1 || wide < 1 || wide > 256)
@@ -101,29 +107,34 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   const int64_t tile_wide = b_count * p.tile_columns;
   constexpr int kMostBlocks = 1 << 14;  // bytes of a tile's weights are 32 bits
   const bool has_place = tile_wide <= (wide + 15) / 16 * 16,
-             whole = p.across == 1 ||
-                     tile_wide % 8 == 0;  // in a stage; groups of 8 columns, as they are packed
+             whole = p.across == 1 || tile_wide % (tf32 ? 16 : 8) ==
+                                          0;  // in a stage; groups of columns, as they are packed
   if (!has_place || !whole || blocks > kMostBlocks ||
       p.across * (tile_wide / 8 * blocks * 1024) > INT32_MAX)
     return broken();
   p.rows_bytes = (p.stage * p.tile_rows * 128 + 1023) / 1024 * 1024;
   if (gemm.boxes) {
     const codegen::BoxMatrix& b = *gemm.boxes;
-    const int64_t k = blocks * 64, batches = last.r1 / p.span,
+    const int64_t k = blocks * wide_block, batches = last.r1 / p.span,
                   a_blocks = gemm.block + (batches - 1) * gemm.block_step + blocks;
-    if (b_count != 1 || a_blocks > gemm.pitch / 64 ||
+    if (b_count != 1 || a_blocks > gemm.pitch / wide_block ||
         !holds(b, batches, b.k_rows ? k : p.columns, b.k_rows ? p.columns : k) ||
-        !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, 64 * a_blocks) ||
-        !has_matrix(program, work.operands[gemm.b], b.rows, b.pitch, b.columns))
+        !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, wide_block * a_blocks,
+                    size) ||
+        !has_matrix(program, work.operands[gemm.b], b.rows, b.pitch, b.columns, size))
       return broken();
-    constexpr int kColumns = kernels::pipelined_bounds::kBoxColumns;
-    const int together = b.k_rows ? 64 : (p.tile_columns + 15) / 16 * 16;  // rows of a box
-    p.k_rows = b.k_rows, p.boxes = b.k_rows ? (p.tile_columns + kColumns - 1) / kColumns : 1;
-    p.bytes = p.last_bytes = p.stage * p.boxes * together * 128;
+    const int columns_of_box = static_cast<int>(wide_block),
+              boxes = (p.tile_columns + columns_of_box - 1) / columns_of_box;
+    const bool deep = b.k_rows && tf32;  // a box has all k of a stage
+    const int together = !b.k_rows ? (p.tile_columns + 15) / 16 * 16
+                         : deep    ? p.stage * p.block_k
+                                   : p.block_k;  // rows of a box
+    p.k_rows = b.k_rows, p.boxes = b.k_rows ? boxes : 1;
+    p.bytes = p.last_bytes = (deep ? 1 : p.stage) * p.boxes * together * 128;
     p.stage_bytes = p.rows_bytes + p.bytes;
     set(p.b_row, b.row), set(p.b_column, b.column), set(p.b_row_step, b.row_step),
         set(p.b_column_step, b.column_step);
-    launch.boxes = {b.rows, b.columns, b.pitch, together};
+    launch.boxes = {b.rows, b.columns, b.pitch, together, size};
   } else {
     p.tile_bytes = static_cast<int>(tile_wide / 8 * blocks * 1024);
     p.bytes = weights_of(p.tile_columns),
@@ -138,7 +149,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
            share;
   };
   p.single = at_once(1) == launch.tasks;
-  if (p.single && !gemm.boxes && p.each % kSharers == 0 &&
+  if (p.single && !gemm.boxes && !tf32 && p.each % kSharers == 0 &&
       p.split_k * kSharers <= schedule::kMostOfGang && at_once(kSharers) == launch.tasks)
     p.share = kSharers;
   launch.ctas = static_cast<int>(at_once(p.share) * p.split_k);
@@ -178,7 +189,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
             "a product's kernel takes {} of shared memory, this GPU's multiprocessors have {}",
             to_string(Bytes{launch.shared}), to_string(Bytes{there})),
         work.label, "compile with --granularity mono"};
-  launch.rows = {static_cast<int>(a), gemm.rows, gemm.pitch, p.stage, p.tile_rows};
+  launch.rows = {static_cast<int>(a), gemm.rows, gemm.pitch, p.stage, p.tile_rows, size};
   return ok_status();
 }
 
@@ -192,14 +203,15 @@ std::string text_of(const PipelinedGemmNumbers& p, const std::string& name) {
       "  static constexpr int row = {}, block = {}, row_step = {}, block_step = {}, overlaid = {}, "
       "scratch_bytes = {};\n"
       "  static constexpr int64_t weights_step = {};\n"
-      "  static constexpr int boxes = {}, b_row = {}, b_column = {}, b_row_step = {}, "
+      "  static constexpr int block_k = {}, boxes = {}, b_row = {}, b_column = {}, b_row_step = "
+      "{}, "
       "b_column_step = {};\n"
       "  static constexpr bool k_rows = {}, single = {}, refills = {};\n}};\n",
       name, p.split_k, p.share, p.tasks, p.across, p.each, p.span, p.tile_rows, p.tile_columns,
       p.columns, p.tile_bytes, p.bytes, p.last_bytes, p.rows_bytes, p.stage_bytes, p.stage,
       p.tile_stages, p.stages, p.row, p.block, p.row_step, p.block_step, p.overlaid,
-      p.scratch_bytes, p.weights_step, p.boxes, p.b_row, p.b_column, p.b_row_step, p.b_column_step,
-      p.k_rows, p.single, p.refills);
+      p.scratch_bytes, p.weights_step, p.block_k, p.boxes, p.b_row, p.b_column, p.b_row_step,
+      p.b_column_step, p.k_rows, p.single, p.refills);
 }
 
 }  // namespace obelisk::runtime::cuda

@@ -21,22 +21,24 @@ struct PipelinedGemmNumbers {
       tile_stages = 0, stages = 0;
   int row = 0, block = 0, row_step = 0, block_step = 0, overlaid = 0, scratch_bytes = 0;
   int64_t weights_step = 0;
-  int boxes = 0, b_row = 0, b_column = 0, b_row_step = 0, b_column_step = 0;
+  int block_k = 64, boxes = 0, b_row = 0, b_column = 0, b_row_step = 0, b_column_step = 0;
   bool k_rows = false, single = false, refills = false;
   friend bool operator==(const PipelinedGemmNumbers&, const PipelinedGemmNumbers&) = default;
 };
 
 /// The matrix that a product's own kernel reads rows of: which operand, how many rows, elements
-/// from one to the next, blocks of 64 columns that come at once, of so many rows.
+/// from one to the next, blocks of 128 bytes of a row that come at once, of so many rows; bytes of
+/// an element, 4: numbers that are rounded to tf32 on their way.
 struct RowsMap {
   int operand = 0;
-  int64_t rows = 0, pitch = 0, blocks = 0, together = 0;
+  int64_t rows = 0, pitch = 0, blocks = 0, together = 0, size = 2;
 };
 
 /// The matrix in which a product's B lies that is no packed weight: of it so many rows and elements
-/// of each, from row to row, rows of a copy, which has 64 elements of each.
+/// of each, from row to row, rows of a copy, which has 128 bytes of each.
 struct BoxesMap {
   int64_t rows = 0, columns = 0, pitch = 0, together = 0;  // 0: there is none
+  int64_t size = 2;                                        // as of RowsMap
 };
 
 /// A matrix that works of one kernel read rows of; its map lies behind the arena, in every

@@ -542,85 +542,95 @@ TEST(CudaTables, APipelinedGemmStaysInsideItsOperands) {
 
 // The same where B is an activation: both matrices lie inside what holds them.
 TEST(CudaTables, APipelinedGemmOfActivationsStaysInsideItsOperands) {
-  const machine::Strategy strategy{.own_kernels = true};
-  for (const bool turned : {false, true})
-    for (const bool computed : {false, true})
-      for (const auto& [batch, rows, columns, k, sms] :
-           {std::tuple{8, 256, 256, 256, 132}, std::tuple{40, 250, 232, 192, 132},
-            std::tuple{1, 1000, 392, 512, 16}, std::tuple{3, 40, 72, 64, 132}}) {
-        SCOPED_TRACE(testing::Message()
-                     << batch << " of " << rows << " x " << columns << " x " << k
-                     << (turned ? ", transposed" : "") << (computed ? ", computed" : ""));
-        const machine::Machine device = *machine::gpu("sm_90a", sms);
-        graph::Graph graph;
-        const auto x = graph.add_input("x", {DType::f16, {batch, rows, k}});
-        auto w = turned ? graph.add_input("w", {DType::f16, {batch, columns, k}})
-                        : graph.add_input("w", {DType::f16, {batch, k, columns}});
-        if (computed) w = graph.must_add(graph::Op::Tanh, {w});
-        if (turned)
-          w = graph.must_add(graph::Op::Transpose, {w},
-                             ops::Attrs().set("perm", std::vector<int64_t>{0, 2, 1}));
-        graph.mark_output(graph.must_add(graph::Op::MatMul, {x, w}), "y");
-        Program program = compiled_as(machine::Granularity::kStitch, graph, device, strategy);
-        const auto tables = make_tables(program, false, device.scratchpad.count);
-        ASSERT_TRUE(tables.ok()) << tables.error().text();
-        const auto launch = std::find_if(tables->launches.begin(), tables->launches.end(),
-                                         [](const Launch& made) { return made.pipelined_gemm; });
-        ASSERT_NE(launch, tables->launches.end());
-        const PipelinedGemmNumbers& p = launch->numbers;
-        if (!computed) {  // else its layout is the compiler's choice
-          EXPECT_EQ(p.k_rows, !turned);
+  for (const bool tf32 : {false, true})
+    for (const bool turned : {false, true})
+      for (const bool computed : {false, true})
+        for (const auto& [batch, rows, columns, k, sms] :
+             {std::tuple{8, 256, 256, 256, 132}, std::tuple{40, 250, 232, 192, 132},
+              std::tuple{1, 1000, 392, 512, 16}, std::tuple{3, 40, 72, 64, 132}}) {
+          SCOPED_TRACE(testing::Message()
+                       << batch << " of " << rows << " x " << columns << " x " << k
+                       << (turned ? ", transposed" : "") << (computed ? ", computed" : "")
+                       << (tf32 ? ", tf32" : ""));
+          const machine::Strategy strategy{.own_kernels = true, .tf32 = tf32};
+          const DType type = tf32 ? DType::f32 : DType::f16;
+          const int deep = tf32 ? 32 : 64;  // elements of 128 bytes
+          const machine::Machine device = *machine::gpu("sm_90a", sms);
+          graph::Graph graph;
+          const auto x = graph.add_input("x", {type, {batch, rows, k}});
+          auto w = turned ? graph.add_input("w", {type, {batch, columns, k}})
+                          : graph.add_input("w", {type, {batch, k, columns}});
+          if (computed) w = graph.must_add(graph::Op::Tanh, {w});
+          if (turned)
+            w = graph.must_add(graph::Op::Transpose, {w},
+                               ops::Attrs().set("perm", std::vector<int64_t>{0, 2, 1}));
+          graph.mark_output(graph.must_add(graph::Op::MatMul, {x, w}), "y");
+          Program program = compiled_as(machine::Granularity::kStitch, graph, device, strategy);
+          const auto tables = make_tables(program, false, device.scratchpad.count);
+          ASSERT_TRUE(tables.ok()) << tables.error().text();
+          const auto launch = std::find_if(tables->launches.begin(), tables->launches.end(),
+                                           [](const Launch& made) { return made.pipelined_gemm; });
+          ASSERT_NE(launch, tables->launches.end());
+          const PipelinedGemmNumbers& p = launch->numbers;
+          if (!computed) {  // else its layout is the compiler's choice
+            EXPECT_EQ(p.k_rows, !turned);
+          }
+          EXPECT_EQ(p.block_k, deep);
+          EXPECT_EQ(p.boxes, p.k_rows ? (p.tile_columns + deep - 1) / deep : 1);
+          const bool whole_stage = tf32 && p.k_rows;  // is a box
+          EXPECT_EQ(launch->boxes.together, whole_stage ? p.stage * deep
+                                            : p.k_rows  ? deep
+                                                        : (p.tile_columns + 15) / 16 * 16);
+          EXPECT_EQ(p.bytes, (whole_stage ? 1 : p.stage) * p.boxes * launch->boxes.together * 128);
+          EXPECT_EQ(launch->boxes.size, tf32 ? 4 : 2);
+          EXPECT_EQ(launch->rows.size, tf32 ? 4 : 2);
+          EXPECT_EQ(p.rows_bytes + p.bytes, p.stage_bytes);
+          EXPECT_EQ(k / deep, p.split_k * p.stage * p.tile_stages);
+          EXPECT_EQ(p.across * p.each * batch, p.tasks);
+          EXPECT_LE(p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid, launch->shared);
+          EXPECT_LE(launch->shared, device.scratchpad.count);
+          EXPECT_EQ(p.share, 1);
+          EXPECT_LT(launch->next, 0);
+          const auto source = device_source(program);
+          ASSERT_TRUE(source.ok()) << source.error().text();
+          codegen::BodyTraits& traits = program.bodies[program.works[launch->work].body].traits;
+          ASSERT_TRUE(traits.gemm && traits.gemm->boxes);
+          using Boxes = codegen::BoxMatrix;
+          const codegen::PipelinedGemm whole = *traits.gemm;
+          const Boxes sound = *whole.boxes;
+          const auto with = [&](int64_t Boxes::*number, int64_t value) {
+            traits.gemm = whole;
+            (*traits.gemm->boxes).*number = value;
+            return make_tables(program, false, device.scratchpad.count);
+          };
+          EXPECT_TRUE(with(&Boxes::rows, sound.rows).ok());
+          const std::vector<std::pair<int64_t Boxes::*, int64_t>> others = {
+              {&Boxes::rows, 0},
+              {&Boxes::rows, sound.rows - 1},
+              {&Boxes::rows, sound.rows * 2},
+              {&Boxes::rows, INT32_MAX},
+              {&Boxes::columns, sound.columns - 1},
+              {&Boxes::columns, sound.pitch + 1},
+              {&Boxes::pitch, sound.pitch + deep / 16},
+              {&Boxes::pitch, sound.pitch * 2},
+              {&Boxes::pitch, 0},
+              {&Boxes::row, 1},
+              {&Boxes::row, -1},
+              {&Boxes::column, 1},
+              {&Boxes::row_step, int64_t{1} << 40}};
+          for (size_t at = 0; at < others.size(); ++at) {
+            if (others[at].second == sound.pitch * 2 && sound.rows == 1) continue;
+            const auto broken = with(others[at].first, others[at].second);
+            ASSERT_FALSE(broken.ok()) << "the " << at << "th: " << to_string(traits);
+            EXPECT_EQ(broken.error().code, Code::kBuild);
+          }
+          traits.gemm = whole, traits.gemm->boxes.reset();  // then it would be packed weights
+          EXPECT_FALSE(make_tables(program, false, device.scratchpad.count).ok());
+          traits.gemm = whole, traits.gemm->rows = whole.rows * 2;
+          EXPECT_FALSE(make_tables(program, false, device.scratchpad.count).ok());
+          traits.gemm = whole, traits.gemm->block = INT32_MAX;
+          EXPECT_FALSE(make_tables(program, false, device.scratchpad.count).ok());
         }
-        EXPECT_EQ(p.boxes, p.k_rows ? (p.tile_columns + 63) / 64 : 1);
-        EXPECT_EQ(launch->boxes.together, p.k_rows ? 64 : (p.tile_columns + 15) / 16 * 16);
-        EXPECT_EQ(p.bytes, p.stage * p.boxes * launch->boxes.together * 128);
-        EXPECT_EQ(p.rows_bytes + p.bytes, p.stage_bytes);
-        EXPECT_EQ(k / 64, p.split_k * p.stage * p.tile_stages);
-        EXPECT_EQ(p.across * p.each * batch, p.tasks);
-        EXPECT_LE(p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid, launch->shared);
-        EXPECT_LE(launch->shared, device.scratchpad.count);
-        EXPECT_EQ(p.share, 1);
-        EXPECT_LT(launch->next, 0);
-        const auto source = device_source(program);
-        ASSERT_TRUE(source.ok()) << source.error().text();
-        codegen::BodyTraits& traits = program.bodies[program.works[launch->work].body].traits;
-        ASSERT_TRUE(traits.gemm && traits.gemm->boxes);
-        using Boxes = codegen::BoxMatrix;
-        const codegen::PipelinedGemm whole = *traits.gemm;
-        const Boxes sound = *whole.boxes;
-        const auto with = [&](int64_t Boxes::*number, int64_t value) {
-          traits.gemm = whole;
-          (*traits.gemm->boxes).*number = value;
-          return make_tables(program, false, device.scratchpad.count);
-        };
-        EXPECT_TRUE(with(&Boxes::rows, sound.rows).ok());
-        const std::vector<std::pair<int64_t Boxes::*, int64_t>> others = {
-            {&Boxes::rows, 0},
-            {&Boxes::rows, sound.rows - 1},
-            {&Boxes::rows, sound.rows * 2},
-            {&Boxes::rows, INT32_MAX},
-            {&Boxes::columns, sound.columns - 1},
-            {&Boxes::columns, sound.pitch + 1},
-            {&Boxes::pitch, sound.pitch + 4},
-            {&Boxes::pitch, sound.pitch * 2},
-            {&Boxes::pitch, 0},
-            {&Boxes::row, 1},
-            {&Boxes::row, -1},
-            {&Boxes::column, 1},
-            {&Boxes::row_step, int64_t{1} << 40}};
-        for (size_t at = 0; at < others.size(); ++at) {
-          if (others[at].second == sound.pitch * 2 && sound.rows == 1) continue;
-          const auto broken = with(others[at].first, others[at].second);
-          ASSERT_FALSE(broken.ok()) << "the " << at << "th: " << to_string(traits);
-          EXPECT_EQ(broken.error().code, Code::kBuild);
-        }
-        traits.gemm = whole, traits.gemm->boxes.reset();  // then it would be packed weights
-        EXPECT_FALSE(make_tables(program, false, device.scratchpad.count).ok());
-        traits.gemm = whole, traits.gemm->rows = whole.rows * 2;
-        EXPECT_FALSE(make_tables(program, false, device.scratchpad.count).ok());
-        traits.gemm = whole, traits.gemm->block = INT32_MAX;
-        EXPECT_FALSE(make_tables(program, false, device.scratchpad.count).ok());
-      }
 }
 
 /// The bodies of a graph of kernels whose works are grids from `grid_bytes` bytes on.

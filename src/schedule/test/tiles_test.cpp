@@ -303,12 +303,12 @@ Work product_of(int64_t rows, int64_t columns, int64_t k, int sms, bool tall = t
 Work of_activations(int64_t batch, int64_t rows, int64_t columns, int64_t k,
                     bool transposed = false, bool computed = false,
                     const machine::Strategy& strategy = {.own_kernels = true},
-                    const char* architecture = "sm_90a") {
+                    const char* architecture = "sm_90a", DType type = DType::f16) {
   const machine::Machine device = *machine::gpu(architecture);
   graph::Graph graph;
-  const auto x = graph.add_input("x", {DType::f16, {batch, rows, k}});
-  auto w = transposed ? graph.add_input("w", {DType::f16, {batch, columns, k}})
-                      : graph.add_input("w", {DType::f16, {batch, k, columns}});
+  const auto x = graph.add_input("x", {type, {batch, rows, k}});
+  auto w = transposed ? graph.add_input("w", {type, {batch, columns, k}})
+                      : graph.add_input("w", {type, {batch, k, columns}});
   if (computed) w = graph.must_add(graph::Op::Tanh, {w});
   if (transposed)
     w = graph.must_add(graph::Op::Transpose, {w},
@@ -386,6 +386,41 @@ TEST(Tiles, FewRowsStreamAnActivation) {
           .streams_b);
   EXPECT_TRUE(
       of_activations(1, 4, 512, 512, false, false, {.own_kernels = true}, "sm_80").streams_b);
+}
+
+// So are products of f32 rounded to tf32, a block of whose k is 32, in tiles of up to 128 rows and
+// columns; of exact f32 there are none, and none whose rows have the same bits in any batch.
+TEST(Tiles, ProductsOfTf32ArePipelined) {
+  const auto of_tf32 = [](int64_t batch, int64_t rows, int64_t columns, int64_t k,
+                          bool transposed = false) {
+    return of_activations(batch, rows, columns, k, transposed, false,
+                          {.own_kernels = true, .tf32 = true}, "sm_90a", DType::f32);
+  };
+  const Work many = of_tf32(120, 256, 128, 1152);
+  ASSERT_TRUE(many.pipelined() && many.pipelined()->b);
+  EXPECT_GE(many.tile_rows * many.tile_columns, 64 * 128);
+  EXPECT_LE(many.tile_rows, 128);
+  EXPECT_LE(many.tile_columns, 128);
+  EXPECT_EQ(many.pipelined()->chains, 1);
+  EXPECT_TRUE(many.pipelined()->b->k_rows && many.pipelined()->b->row_step == 1152);
+  const Work one = of_tf32(1, 256, 256, 256);
+  ASSERT_TRUE(one.pipelined());
+  EXPECT_LE(one.tile_rows * one.tile_columns, 64 * 64);
+  const Work turned = of_tf32(3, 197, 104, 320, true);
+  ASSERT_TRUE(turned.pipelined() && turned.pipelined()->b);
+  EXPECT_FALSE(turned.pipelined()->b->k_rows);
+  EXPECT_TRUE(of_tf32(8, 64, 252, 96).pipelined());
+  EXPECT_TRUE(of_tf32(1, 600, 200, 64).pipelined());
+  EXPECT_FALSE(of_tf32(8, 32, 256, 256).pipelined());
+  EXPECT_FALSE(of_tf32(8, 64, 256, 80).pipelined());
+  EXPECT_FALSE(of_tf32(8, 64, 254, 256).pipelined());
+  EXPECT_FALSE(of_tf32(8, 64, 253, 256, true).pipelined());  // sums are stored in pairs
+  for (const machine::Strategy& strategy :
+       {machine::Strategy{.own_kernels = true},
+        machine::Strategy{.own_kernels = true, .batch_invariant = true, .tf32 = true},
+        machine::Strategy{.tf32 = true}})
+    EXPECT_FALSE(
+        of_activations(8, 64, 256, 256, false, false, strategy, "sm_90a", DType::f32).pipelined());
 }
 
 // Tiles of more than 64 rows where they cost less: they read the weights once, but where twice as
@@ -549,9 +584,10 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
 // What block copies can load: rows of a batch side by side in the matrix, from whole blocks of 64
 // columns; no others.
 TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
-  const auto matrix_of = [](int64_t k, int64_t pitch, int64_t offset, int64_t step) {
+  const auto matrix_of = [](int64_t k, int64_t pitch, int64_t offset, int64_t step,
+                            DType type = DType::f16) {
     stitch::Group group;
-    group.kind = stitch::GroupKind::kProduct;
+    group.kind = stitch::GroupKind::kProduct, group.product.a_type = type;
     group.product.k = {{k, 1, 1, 0}};
     Nest nest;
     nest.rows = 2, nest.dims = {{2, {0}}, {70, {1}}, {16, {2}}};
@@ -578,6 +614,13 @@ TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
   EXPECT_FALSE(matrix_of(96, 256, 0, 128).has_value());   // half a block
   EXPECT_FALSE(matrix_of(128, 196, 0, 128).has_value());  // rows not 16 bytes apart
   EXPECT_FALSE(matrix_of(128, 192, 0, 128).has_value());  // over the end of the rows
+  // Of floats a block has 32 columns.
+  const auto floats = matrix_of(96, 228, 32, 96, DType::f32);
+  ASSERT_TRUE(floats.has_value());
+  EXPECT_EQ(floats->block, 1);
+  EXPECT_EQ(floats->block_step, 3);
+  EXPECT_FALSE(matrix_of(96, 230, 0, 96, DType::f32).has_value());
+  EXPECT_FALSE(matrix_of(80, 228, 0, 96, DType::f32).has_value());
 }
 
 // A product of many rows, and a convolution of many images, take tiles that share multiprocessors,

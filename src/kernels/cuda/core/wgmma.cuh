@@ -4,6 +4,9 @@
  *   wgmma_begin(); Wgmma<N, bf16>::multiply(d, a, b) ...; wgmma_commit(); wgmma_wait<pending>();
  *   multiply_rows(d, a[4], b): a in registers, as load_matrices leaves 16 rows of a warp
  *   multiply<true>(d, a, b): rows of b's atoms are those of k, each with 64 of its columns
+ *   WgmmaTf32<N>::multiply_rows(d, a[4], b): d[64, N] += a[64, 8] b[8, N] of tf32, N of 16 to 128:
+ *   lane t of warp w has rows 16 w + t / 4 (a[0], a[2]) and + 8, places t % 4 of k and + 4 (a[2],
+ *   a[3]); b's rows in memory are its columns, the next 8 k are 32 bytes further
  *
  * Operands are atoms of 8 rows by 128 bytes, 1024-aligned, 16-byte pieces at place piece ^ row;
  * matrix_at(address, bytes between atoms of neighbouring rows) describes them; the next 16 k are 32
@@ -106,6 +109,35 @@ OBK_WGMMA_SHAPE(176, OBK_P64 "," OBK_P16_4 "," OBK_P8(80, 81, 82, 83, 84, 85, 86
                 91, 92, OBK_D32(0), OBK_D32(32), OBK_D16(64), OBK_D8(80))
 OBK_WGMMA_SHAPE(192, OBK_P64 "," OBK_P16_4 "," OBK_P16_5, 96, 97, 98, 99, 100, OBK_D32(0),
                 OBK_D32(32), OBK_D32(64))
+
+template <int kN>
+struct WgmmaTf32;
+
+#define OBK_WGMMA_TF32_SHAPE(n, places, a, b, c, e, f, ...)                                      \
+  template <>                                                                                    \
+  struct WgmmaTf32<n> {                                                                          \
+    static __device__ __forceinline__ void multiply_rows(float (&d)[n / 2],                      \
+                                                         const uint32_t (&x)[4], uint64_t y) {   \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k8.f32.tf32.tf32 {" places "}, {%" #a \
+                   ",%" #b ",%" #c ",%" #e "}, %" #f ", 1, 1, 1;"                                \
+                   : __VA_ARGS__                                                                 \
+                   : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y));                        \
+    }                                                                                            \
+  };
+OBK_WGMMA_TF32_SHAPE(16, OBK_P8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, 11, 12, OBK_D8(0))
+OBK_WGMMA_TF32_SHAPE(32, OBK_P16_0, 16, 17, 18, 19, 20, OBK_D16(0))
+OBK_WGMMA_TF32_SHAPE(48, OBK_P16_0 "," OBK_P8(16, 17, 18, 19, 20, 21, 22, 23), 24, 25, 26, 27, 28,
+                     OBK_D16(0), OBK_D8(16))
+OBK_WGMMA_TF32_SHAPE(64, OBK_P16_0 "," OBK_P16_1, 32, 33, 34, 35, 36, OBK_D32(0))
+OBK_WGMMA_TF32_SHAPE(80, OBK_P16_0 "," OBK_P16_1 "," OBK_P8(32, 33, 34, 35, 36, 37, 38, 39), 40, 41,
+                     42, 43, 44, OBK_D32(0), OBK_D8(32))
+OBK_WGMMA_TF32_SHAPE(96, OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2, 48, 49, 50, 51, 52, OBK_D32(0),
+                     OBK_D16(32))
+OBK_WGMMA_TF32_SHAPE(112,
+                     OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2
+                               "," OBK_P8(48, 49, 50, 51, 52, 53, 54, 55),
+                     56, 57, 58, 59, 60, OBK_D32(0), OBK_D16(32), OBK_D8(48))
+OBK_WGMMA_TF32_SHAPE(128, OBK_P64, 64, 65, 66, 67, 68, OBK_D32(0), OBK_D32(32))
 
 }  // namespace obk
 

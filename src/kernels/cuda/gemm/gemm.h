@@ -44,9 +44,9 @@ int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm);
 double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k, bool packed);
 
 /// One tile of a product with a kernel of its own (pipelined_gemm.cuh), in nanoseconds; and the
-/// blocks of 64 k that are one of its stages, of a part of k.
+/// blocks of 128 bytes of k that are one of its stages, of a part of k.
 double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& tile);
-int64_t cuda_pipelined_gemm_stage(int64_t rows, int64_t n, int64_t k);
+int64_t cuda_pipelined_gemm_stage(int32_t type, int64_t rows, int64_t n, int64_t k);
 
 /// One tile of few rows whose B streams (gemm_streamed.cuh), made for `columns`, of which a load
 /// takes `together` at most: its nanoseconds, 0 where there is none; and its shared memory.

@@ -65,6 +65,17 @@ constexpr int pipelined_gemm_stage(int rows, int groups, int chunks_of_part) {
   return stage;
 }
 
+/* The same of tf32 (pipelined_gemm_tf32.cuh): columns of a tile at most; rows of a warpgroup, which
+ * of up to 64 columns has half of the tile's; blocks of 32 k that come for one barrier, as 40 KB
+ * hold. */
+enum { kTf32Columns = 128 };
+constexpr int pipelined_gemm_tf32_rows(int rows, int columns) {
+  return ((columns > 64 ? rows : (rows + 1) / 2) + 15) / 16 * 16;
+}
+constexpr int pipelined_gemm_tf32_stage(int rows, int columns, int blocks) {
+  return blocks % 2 == 0 && 2 * (rows + columns) * 128 <= 40960 ? 2 : 1;
+}
+
 /* A pass over k: rows of C in the registers of the CTA, padded to the four warps' 16; and columns.
  */
 OBK_BOTH int gemm_pass_rows(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : 64; }

@@ -1,7 +1,7 @@
-/* kernels/cuda/gemm/pipelined_gemm.cuh — a persistent kernel of one GEMM of 16-bit numbers, of 33
- * rows and more, whose B is packed weights or an activation: C[m, n] = A[m, k] B[k, n], tiles of up
- * to 64 rows by up to 160 columns, or of 65 to 128 rows (tall tiles), which read B half as often.
- * sm_90a.
+/* kernels/cuda/gemm/pipelined_gemm.cuh — a persistent kernel of one GEMM of 16-bit numbers, or of
+ * tf32 (pipelined_gemm_tf32.cuh has its tiles; here is how operands come), of 33 rows and more,
+ * whose B is packed weights or an activation: C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by
+ * up to 160 columns, or of 65 to 128 rows (tall tiles), which read B half as often. sm_90a.
  *
  *   OBK_PIPELINED_GEMM_KERNEL(k, body, N)     an entry: a CTA an SM
  *   pipe->begin()      in the body, before it reads anything but weights
@@ -59,6 +59,8 @@
  *   boxes                         copies of a block of 64 k of B by its map; 0: packed weights.
  *                                 bytes are then those of all tiles, last_bytes, tile_bytes and
  *                                 weights_step nothing
+ *   block_k                       k of a block, 128 bytes of a row: 64, of tf32 32
+ *                                 (pipelined_gemm_tf32.cuh)
  *   k_rows                        rows of B in memory are those of k, else those of its columns
  *   b_row, b_column               where B begins in its map, in elements
  *   b_row_step, b_column_step     from matrix to matrix of a batch
@@ -135,15 +137,29 @@ struct PipelinedGemmB {
   __device__ __forceinline__ void find(const ObkPipelinedGemm& p, int task) {
     const int beside = (unsigned)task / N::each, x = (unsigned)beside % N::across;
     bytes = x + 1 == N::across ? N::last_bytes : N::bytes;
-    from = p.weights +
-           (x * N::tile_bytes + PipelinedGemmCluster<N>::part() * N::tile_stages * (int)bytes +
-            (unsigned)beside / N::across * N::weights_step);
+    from = p.weights + (x * N::tile_bytes +
+                        PipelinedGemmCluster<N>::part() * N::tile_stages * (int)stage_step() +
+                        (unsigned)beside / N::across * N::weights_step);
   }
-  __device__ __forceinline__ void skip(int count) { from += count * bytes; }
+  /* Of tf32 weights lie as panels of 16 columns, each with all of k: of one so many bytes are a
+   * stage's, and the next begins so many further. */
+  static constexpr bool kPanels = N::block_k == 32;
+  static constexpr int kPanelStage = N::block_k * 64;
+  static __device__ __forceinline__ uint32_t panel_stage() { return N::stage * kPanelStage; }
+  static __device__ __forceinline__ uint32_t panel_step() {
+    return N::split_k * N::tile_stages * panel_stage();
+  }
+  __device__ __forceinline__ uint32_t stage_step() const { return kPanels ? panel_stage() : bytes; }
+  __device__ __forceinline__ void skip(int count) { from += count * stage_step(); }
   __device__ __forceinline__ void ahead(uint32_t stage, uint32_t full, int slot) const {
     const uint32_t to = stage + N::rows_bytes;
     mbarrier_expect(full, bytes + N::stage * N::tile_rows * 128);
-    if (N::share == 1)
+    if (kPanels) {
+      const char* panel = from;
+#pragma unroll 1
+      for (uint32_t at = 0; at < bytes; at += panel_stage(), panel += panel_step())
+        bulk_copy(to + at, panel, panel_stage(), full);
+    } else if (N::share == 1)
       bulk_copy(to, from, bytes, full);
     else if (slot % N::share ==
              PipelinedGemmCluster<N>::sharer()) /* perhaps before another one expects
@@ -167,22 +183,29 @@ struct PipelinedGemmB<N, true> {
   __device__ __forceinline__ void find(const ObkPipelinedGemm&, int task) {
     const int beside = (unsigned)task / N::each, batch = (unsigned)beside / N::across;
     const int of_tile = (unsigned)beside % N::across * N::tile_columns,
-              k = PipelinedGemmCluster<N>::part() * N::tile_stages * N::stage * 64;
+              k = PipelinedGemmCluster<N>::part() * N::tile_stages * N::stage * N::block_k;
     row = N::b_row + batch * N::b_row_step + (N::k_rows ? k : of_tile);
     column = N::b_column + batch * N::b_column_step + (N::k_rows ? of_tile : k);
   }
   __device__ __forceinline__ void skip(int count) {
-    (N::k_rows ? row : column) += count * N::stage * 64;
+    (N::k_rows ? row : column) += count * N::stage * N::block_k;
   }
   __device__ __forceinline__ void ahead(uint32_t, uint32_t, int) const {}
   __device__ __forceinline__ void with_rows(const ObkPipelinedGemm& p, uint32_t stage,
                                             uint32_t full) const {
-    const int box = N::k_rows ? 8192 : block_bytes(0);
     mbarrier_expect(full, N::bytes + N::stage * N::tile_rows * 128);
+    if (N::k_rows && N::block_k == 32) { /* a box has all k of the stage */
+#pragma unroll
+      for (int k = 0; k < N::boxes; ++k)
+        copy_box(stage + N::rows_bytes + k * (N::stage * 4096), p.b_map, row, column + k * 32,
+                 full);
+      return;
+    }
+    const int box = N::k_rows ? 8192 : block_bytes(0);
 #pragma unroll
     for (int k = 0; k < N::stage * N::boxes; ++k)
       copy_box(stage + N::rows_bytes + k * box, p.b_map, row + (N::k_rows ? k / N::boxes * 64 : 0),
-               column + (N::k_rows ? k % N::boxes : k) * 64, full);
+               column + (N::k_rows ? k % N::boxes * 64 : k * N::block_k), full);
   }
   static __device__ __forceinline__ void fetch(const ObkPipelinedGemm& p) { fetch_map(p.b_map); }
   static __device__ __forceinline__ void acquire(const ObkPipelinedGemm& p) {
@@ -530,7 +553,8 @@ static __device__ __forceinline__ void pipelined_gemm_stages(PipelinedGemmPipe<N
     wgmma_wait<0>();
   } else if (N::single) { /* what is not refilled nobody gives back: it might reach a CTA that has
                              ended */
-#pragma unroll
+    [[maybe_unused]] constexpr int kUnrolled = N::block_k == 64 || kStages <= 24 ? kStages : 4;
+#pragma unroll kUnrolled
     for (int s = 0; s < kStages; ++s) {
       multiply();
       const bool again = s > 0 && s - 1 + N::stages < kStages;
