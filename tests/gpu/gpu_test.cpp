@@ -584,7 +584,7 @@ void expect_answers(Context& context, const Program& program, const std::vector<
     ASSERT_TRUE(again.ok()) << again.error().text();
     ASSERT_TRUE(same_bits(got, *again)) << "the same input gave other bits";
   }
-  // Of f32: products of tf32, of which an operand that wgmma reads is truncated, not rounded.
+  // Of f32: products of tf32, whose operands are rounded as well.
   const double step = type == DType::bf16 ? 1.6e-2 : type == DType::f32 ? 4e-3 : 2e-3;
   for (size_t output = 0; output < got.size(); ++output)
     for (int64_t k = 0; k < got[output].count(); ++k) {

@@ -298,6 +298,15 @@ struct PipelinedGemmFirst<N, true> {
   __device__ __forceinline__ PipelinedGemmWay<N> past() const { return at[kWarps]; }
 };
 
+/* Threads that say that a stage has been read: one of each warp, behind __syncwarp(). racecheck
+ * takes an arrival for that of its thread alone, so that reads of others (of tf32: by LDS) look like
+ * races with the copy that follows: OBK_EVERY_LANE_ARRIVES is for it. */
+#ifdef OBK_EVERY_LANE_ARRIVES
+constexpr int kPipelinedGemmReaders = OBK_THREADS;
+#else
+constexpr int kPipelinedGemmReaders = OBK_THREADS / 32;
+#endif
+
 /* Stages in the order of their use. */
 template <class N>
 struct PipelinedGemmPipe {
@@ -352,7 +361,7 @@ struct PipelinedGemmPipe {
   /* This warp has read the stage in place `place`. */
   __device__ __forceinline__ void give_back(int place) const {
     __syncwarp();
-    if (threadIdx.x % 32 != 0) return;
+    if (threadIdx.x % (OBK_THREADS / kPipelinedGemmReaders) != 0) return;
     if (N::share == 1) {
       mbarrier_arrive(read_bar(bars, place));
     } else {
@@ -441,7 +450,7 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
                  [&](int k) { mbarrier_init(bars + 8 * (k + OBK_THREADS / 32), 1); });
     if (N::refills)
       each_of_warp(warp, N::stages,
-                   [&](int k) { mbarrier_init(read_bar(bars, k), OBK_THREADS / 32 * N::share); });
+                   [&](int k) { mbarrier_init(read_bar(bars, k), kPipelinedGemmReaders * N::share); });
     mbarrier_init_fence();
   }
   if (N::share > 1) { /* weights come to barriers of all of the cluster */
