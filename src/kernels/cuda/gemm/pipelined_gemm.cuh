@@ -299,8 +299,8 @@ struct PipelinedGemmFirst<N, true> {
 };
 
 /* Threads that say that a stage has been read: one of each warp, behind __syncwarp(). racecheck
- * takes an arrival for that of its thread alone, so that reads of others (of tf32: by LDS) look like
- * races with the copy that follows: OBK_EVERY_LANE_ARRIVES is for it. */
+ * takes an arrival for that of its thread alone, so that reads of others (of tf32: by LDS) look
+ * like races with the copy that follows: OBK_EVERY_LANE_ARRIVES is for it. */
 #ifdef OBK_EVERY_LANE_ARRIVES
 constexpr int kPipelinedGemmReaders = OBK_THREADS;
 #else
@@ -449,8 +449,9 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
     each_of_warp(warp, N::stages - OBK_THREADS / 32,
                  [&](int k) { mbarrier_init(bars + 8 * (k + OBK_THREADS / 32), 1); });
     if (N::refills)
-      each_of_warp(warp, N::stages,
-                   [&](int k) { mbarrier_init(read_bar(bars, k), kPipelinedGemmReaders * N::share); });
+      each_of_warp(warp, N::stages, [&](int k) {
+        mbarrier_init(read_bar(bars, k), kPipelinedGemmReaders * N::share);
+      });
     mbarrier_init_fence();
   }
   if (N::share > 1) { /* weights come to barriers of all of the cluster */
