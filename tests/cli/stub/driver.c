@@ -8,9 +8,9 @@
  *   priority N        a node of a graph gets the priority N - 100; `edge N`, with
  * $STUB_DRIVER_EDGES: N edges of a graph
  *
- * Between two events pass 1 ms, and with $STUB_DRIVER_SLOW_EDGES a tenth more for each edge of the
- * graph that was launched last; with $STUB_DRIVER_FAST_FAR a hundredth less for each node that an
- * edge of it leads over. $STUB_DRIVER_VERSION is the driver's version.
+ * A launch takes 0.1 ms, and with $STUB_DRIVER_SLOW_EDGES a tenth more for each edge of the graph
+ * that was launched last, with $STUB_DRIVER_FAST_FAR a hundredth less for each node that an edge of
+ * it leads over. $STUB_DRIVER_VERSION is the driver's version.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -21,6 +21,7 @@ typedef struct {
   int nodes, edges, over; /* over: nodes that edges lead over */
 } Graph;
 static Graph launched;
+static int launches, at_event[2]; /* launches before the last two events */
 
 static void say(const char* what, long long number) {
   static FILE* log;
@@ -108,23 +109,27 @@ int cuStreamSynchronize(void* stream) { return say("wait", -1), 0; }
 int cuStreamWaitEvent(void* stream, void* event, unsigned flags) { return 0; }
 int cuEventCreate(void** event, unsigned flags) { return some(event); }
 int cuEventDestroy_v2(void* event) { return 0; }
-int cuEventRecord(void* event, void* stream) { return 0; }
+int cuEventRecord(void* event, void* stream) {
+  at_event[0] = at_event[1], at_event[1] = launches;
+  return 0;
+}
 int cuEventSynchronize(void* event) { return 0; }
 int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
   *milliseconds = 1;
   if (getenv("STUB_DRIVER_SLOW_EDGES")) *milliseconds += 0.1f * launched.edges;
   if (getenv("STUB_DRIVER_FAST_FAR")) *milliseconds -= 0.01f * launched.over;
+  *milliseconds *= 0.1f * (at_event[1] - at_event[0]);
   return 0;
 }
 
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void* stream, void** parameters, void** extra) {
-  return say("launch", -1), 0;
+  return ++launches, say("launch", -1), 0;
 }
 int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                               unsigned by, unsigned bz, unsigned shared, void* stream,
                               void** parameters) {
-  return say("cooperative", -1), 0;
+  return ++launches, say("cooperative", -1), 0;
 }
 int cuGraphCreate(void** graph, unsigned flags) { return *graph = calloc(1, sizeof(Graph)), 0; }
 int cuGraphDestroy(void* graph) { return 0; }
@@ -152,7 +157,7 @@ int cuGraphInstantiateWithFlags(void** ready, void* graph, unsigned long long fl
 }
 int cuGraphUpload(void* ready, void* stream) { return 0; }
 int cuGraphLaunch(void* ready, void* stream) {
-  launched = *(Graph*)ready;
+  launched = *(Graph*)ready, ++launches;
   return say("graph", ((Graph*)ready)->nodes), 0;
 }
 int cuGraphExecKernelNodeSetParams_v2(void* ready, void* node, const void* what) { return 0; }
