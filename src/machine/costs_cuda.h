@@ -153,9 +153,9 @@ struct GemmFmaRows {
   static constexpr double kBytes = 45, kFlops = 300;    // a ns
 };
 
-/// Few rows by an activation that streams (gemm_streamed.cuh). Not measured: estimates. A latency
-/// of memory, and the sums' way out; B at the rate of memory; multiply-adds of f32 at two thirds of
-/// what the CUDA cores have.
+/// Few rows by an activation that streams (gemm_streamed.cuh). Chosen, and not fit to what such
+/// kernels take since (h200_super_kernels.json, "vector"): a latency of memory, and the sums' way
+/// out; B at the rate of memory; multiply-adds of f32 at two thirds of what the CUDA cores have.
 struct GemmStreamed {
   static constexpr double kBegin = 900;               // ns
   static constexpr double kBytes = 35, kFlops = 300;  // a ns
@@ -181,8 +181,9 @@ struct GemmPipelined {
   static constexpr double kBegin = 500, kColumn = 8;  // the epilogue; not on record: fit
 };
 
-/// The same of tf32 (pipelined_gemm_tf32.cuh). Not measured: bytes as of 16 bits, multiply-adds at
-/// six tenths of the peak, for shared memory has as much to give; estimates.
+/// The same of tf32 (pipelined_gemm_tf32.cuh). Chosen, and not fit to what such kernels take since
+/// (h200_super_kernels.json, "layer" and "square"): bytes as of 16 bits, multiply-adds at six
+/// tenths of the peak, for shared memory has as much to give.
 struct GemmPipelinedTf32 {
   static constexpr double kBytes = 90, kFlops = 1000;                      // a ns
   static constexpr double kBegin = 1000, kBeginInTurn = 200, kOut = 0.11;  // ns, an element of C

@@ -571,10 +571,16 @@ TEST_P(PipelinedGemm, ProductsOfInputsWithANarrowLastTile) {
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
 }
 
-/// The answers of a context, close to what is wanted for 16-bit numbers, or tf32, and the same bits
-/// from run to run (OBELISK_GPU_RUNS of them, or three), in `got`.
+/// How far an answer may be from the interpreter's, a quarter of it, at 1: by the type that is
+/// computed with. Of "tf32" the operands are rounded as well.
+double step_of(const std::string& type) {
+  return type == "bf16" ? 1.6e-2 : type == "tf32" ? 4e-3 : type == "f16" ? 2e-3 : 5e-6;
+}
+
+/// The answers of a context, close to what is wanted and the same bits from run to run
+/// (OBELISK_GPU_RUNS of them, or three), in `got`.
 void expect_answers(Context& context, const Program& program, const std::vector<Tensor>& inputs,
-                    const std::vector<Tensor>& wanted, DType type, std::vector<Tensor>& got) {
+                    const std::vector<Tensor>& wanted, double step, std::vector<Tensor>& got) {
   auto first = run(context, program, inputs);
   ASSERT_TRUE(first.ok()) << first.error().text();
   got = std::move(*first);
@@ -584,14 +590,37 @@ void expect_answers(Context& context, const Program& program, const std::vector<
     ASSERT_TRUE(again.ok()) << again.error().text();
     ASSERT_TRUE(same_bits(got, *again)) << "the same input gave other bits";
   }
-  // Of f32: products of tf32, whose operands are rounded as well.
-  const double step = type == DType::bf16 ? 1.6e-2 : type == DType::f32 ? 4e-3 : 2e-3;
   for (size_t output = 0; output < got.size(); ++output)
     for (int64_t k = 0; k < got[output].count(); ++k) {
       const double a = got[output].get_double(k), b = wanted[output].get_double(k);
       ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b)))
           << "output " << output << " element " << k;
     }
+}
+
+/// A program's answers to random inputs are those of the interpreter, and none of its kernels has
+/// registers in memory. `skipped`: why it did not run.
+void expect_interpreters_answers(const graph::Graph& graph,
+                                 const std::shared_ptr<const Program>& program, double step,
+                                 std::string& skipped) {
+  auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
+  ASSERT_TRUE(executable.ok()) << executable.error().text();
+  for (const KernelReport& kernel : (*(*executable)->device()).kernels)
+    EXPECT_EQ(kernel.spill_bytes, 0) << kernel.name;
+  auto context = (*executable)->context();
+  if (!context.ok()) {
+    ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
+    skipped = context.error().text();
+    return;
+  }
+  std::mt19937 random(7);
+  std::vector<Tensor> inputs;
+  for (const graph::ValueId input : graph.inputs())
+    inputs.push_back(random_tensor(graph.type(input), random, inputs.empty() ? 1.0 / 16 : 1));
+  auto wanted = graph::interpret(graph, inputs);
+  ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+  std::vector<Tensor> got;
+  expect_answers(**context, *program, inputs, *wanted, step, got);
 }
 
 /// Products of activations: how many of them have a kernel of their own for so many
@@ -757,7 +786,6 @@ graph::Graph of_activations(const OfActivations& one, const std::string& type) {
 /// All of `cases`, in "f16", "bf16" or "tf32"; weights: B is constant.
 void expect_products(std::span<const OfActivations> cases, const std::string& name, bool weights) {
   const bool tf32 = name == "tf32";
-  const DType type = tf32 ? DType::f32 : name == "f16" ? DType::f16 : DType::bf16;
   std::string skipped;
   for (const OfActivations& one : cases) {
     SCOPED_TRACE(one.name);
@@ -775,24 +803,7 @@ void expect_products(std::span<const OfActivations> cases, const std::string& na
       skipped = kNotCompiled;
       continue;
     }
-    auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
-    ASSERT_TRUE(executable.ok()) << executable.error().text();
-    for (const KernelReport& kernel : (*(*executable)->device()).kernels)
-      EXPECT_EQ(kernel.spill_bytes, 0) << kernel.name;
-    auto context = (*executable)->context();
-    if (!context.ok()) {
-      ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
-      skipped = context.error().text();
-      continue;
-    }
-    std::mt19937 random(7);
-    std::vector<Tensor> inputs;
-    for (const graph::ValueId input : graph.inputs())
-      inputs.push_back(random_tensor(graph.type(input), random, inputs.empty() ? 1.0 / 16 : 1));
-    auto wanted = graph::interpret(graph, inputs);
-    ASSERT_TRUE(wanted.ok()) << wanted.error().text();
-    std::vector<Tensor> got;
-    expect_answers(**context, *program, inputs, *wanted, type, got);
+    expect_interpreters_answers(graph, program, step_of(name), skipped);
     if (testing::Test::HasFatalFailure()) return;
   }
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
@@ -871,34 +882,8 @@ TEST_P(StreamedGemm, EqualsInterpreter) {
       skipped = kNotCompiled;
       continue;
     }
-    auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
-    ASSERT_TRUE(executable.ok()) << executable.error().text();
-    for (const KernelReport& kernel : (*(*executable)->device()).kernels)
-      EXPECT_EQ(kernel.spill_bytes, 0) << kernel.name;
-    auto context = (*executable)->context();
-    if (!context.ok()) {
-      ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
-      skipped = context.error().text();
-      continue;
-    }
-    std::mt19937 random(7);
-    std::vector<Tensor> inputs;
-    for (const graph::ValueId input : graph.inputs())
-      inputs.push_back(random_tensor(graph.type(input), random, inputs.empty() ? 1.0 / 16 : 1));
-    auto wanted = graph::interpret(graph, inputs);
-    ASSERT_TRUE(wanted.ok()) << wanted.error().text();
-    auto got = run(**context, *program, inputs);
-    ASSERT_TRUE(got.ok()) << got.error().text();
-    for (int repeat = 0; repeat < 3; ++repeat) {
-      auto again = run(**context, *program, inputs);
-      ASSERT_TRUE(again.ok()) << again.error().text();
-      ASSERT_TRUE(same_bits(*got, *again)) << "the same input gave other bits";
-    }
-    const double step = type == "f16" ? 2e-3 : type == "bf16" ? 1.6e-2 : tf32 ? 2e-3 : 5e-6;
-    for (int64_t k = 0; k < (*got)[0].count(); ++k) {
-      const double a = (*got)[0].get_double(k), b = (*wanted)[0].get_double(k);
-      ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b))) << "element " << k;
-    }
+    expect_interpreters_answers(graph, program, step_of(name), skipped);
+    if (testing::Test::HasFatalFailure()) return;
   }
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
 }
@@ -1043,7 +1028,8 @@ void expect_tall(const graph::Graph& graph, DType type, int sms, int tall, int c
       wanted = std::move(*interpreted);
     }
     SCOPED_TRACE(has_tall ? "tall" : "not tall");
-    expect_answers(**context, *program, inputs, *wanted, type, answers[has_tall]);
+    expect_answers(**context, *program, inputs, *wanted, step_of(std::string(to_string(type))),
+                   answers[has_tall]);
     if (testing::Test::HasFatalFailure()) return;
   }
   if (answers[1].empty()) GTEST_SKIP() << "compiled, not run";
