@@ -72,6 +72,22 @@ def take_turns():
         benchmarker.benchmark_gpu = alone
 
 
+@contextlib.contextmanager
+def numbers_made_on_the_gpu():
+    """torch.tensor(NUMBER, device="cuda") fills a tensor there in place of copying from the host, which no CUDA graph may do: some
+    versions of transformers make a mask of it in every call."""
+    made = torch.tensor
+    def tensor(data, *, dtype=None, device=None, **more):
+        if more or not isinstance(data, (bool, int, float)) or torch.device(device or "cpu").type != "cuda":
+            return made(data, dtype=dtype, device=device, **more)
+        return torch.full((), data, dtype=dtype or made(data).dtype, device=device)
+    torch.tensor = tensor
+    try:
+        yield
+    finally:
+        torch.tensor = made
+
+
 class Peer:
     def __init__(self, module, inputs, precision="fp16"):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
@@ -94,7 +110,7 @@ class Peer:
                 call()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph), torch.inference_mode():
+        with numbers_made_on_the_gpu(), torch.cuda.graph(graph), torch.inference_mode():
             self.outputs = call()
         return graph.replay
 

@@ -100,11 +100,13 @@ Hash profile_key(const runtime::Executable& executable, const runtime::Program* 
   if (!rules.demand) left_out += " demand";
   if (!rules.priorities) left_out += " priorities";
   if (!rules.early) left_out += " early";
+  constexpr const char* kTried = "without priorities";  // what `auto` tries beside the policies
   const std::string table =
       in_waves ? fmt::format("{} waves {}", in_waves->waves, in_waves->arena.count) : "";
-  return hash_text(fmt::format(
-      "{} {} {} {} {} {} {}{}", to_string(runtime::fingerprint(executable)), table, device.gpu,
-      device.driver_version, OBELISK_VERSION, options.launch_order, options.streams, left_out));
+  return hash_text(fmt::format("{} {} {} {} {} {} {} {}{}",
+                               to_string(runtime::fingerprint(executable)), table, device.gpu,
+                               device.driver_version, OBELISK_VERSION, kTried, options.launch_order,
+                               options.streams, left_out));
 }
 
 }  // namespace obelisk::compiler

@@ -43,37 +43,64 @@ Result<std::map<int, double>> measure_kernels(const runtime::Executable& sequent
   return nanos;
 }
 
-/// Parts of the machine's room that kernels may take while they wait, beside all of it, as `auto`
-/// tries them (schedule::start_early), and what a dispatch with one of them is called.
+/// How the kernels of a dispatch begin.
+struct Start {
+  double room = 1;         // part of the machine's room that kernels may take while they wait for
+                           // others (schedule::start_early)
+  bool priorities = true;  // nodes of the graph have those of the dispatch; else none has one
+};
+/// What `auto` tries beside all of the machine's room.
 constexpr double kRoom[] = {0, 0.125, 0.5};
-std::string with_room(const std::string& policy, double most) {
-  return most == 1 ? policy : fmt::format("{}:{}", policy, most);
+/// What a dispatch is called that begins so.
+std::string with_start(const std::string& policy, Start start) {
+  return policy + (start.room == 1 ? "" : fmt::format(":{}", start.room)) +
+         (start.priorities ? "" : ":no-priorities");
+}
+std::vector<Start> all_starts() {
+  std::vector<Start> all;
+  for (const bool priorities : {true, false}) {
+    all.push_back({1, priorities});
+    for (const double room : kRoom) all.push_back({room, priorities});
+  }
+  return all;
+}
+schedule::Dispatch started(schedule::Dispatch dispatch, Start start,
+                           const std::vector<schedule::Kernel>& kernels,
+                           const machine::Machine& machine) {
+  schedule::start_early(dispatch, kernels, machine, start.room);
+  if (!start.priorities)
+    for (schedule::Dispatched& each : dispatch.kernels) each.priority = 0;
+  return dispatch;
+}
+bool has_priorities(const schedule::Dispatch& dispatch) {
+  return std::any_of(dispatch.kernels.begin(), dispatch.kernels.end(),
+                     [](const schedule::Dispatched& each) { return each.priority != 0; });
 }
 
 /// A dispatch that has a time, or may get one.
 struct TimedDispatch {
   std::string name;
-  double room = 1;
+  Start start;
   schedule::Dispatch dispatch;
 };
 double us_of(const KernelProfile& profile, const std::string& name) {
   const auto at = profile.us.find(name);
   return at == profile.us.end() ? INFINITY : at->second;
 }
-/// The policies' own, waves first, and what was measured of them with less room.
+/// The policies' own, waves first, and what was measured of them with other starts.
 std::vector<TimedDispatch> measured_candidates(const KernelProfile& profile,
                                                const std::vector<schedule::Dispatch>& policies,
                                                const std::vector<schedule::Kernel>& kernels,
                                                const machine::Machine& machine) {
   std::vector<TimedDispatch> all;
-  for (const schedule::Dispatch& one : policies) {
-    all.push_back({one.policy, 1, one});
-    for (const double room : kRoom)
-      if (const std::string name = with_room(one.policy, room); profile.us.count(name) > 0) {
-        all.push_back({name, room, one});
-        schedule::start_early(all.back().dispatch, kernels, machine, room);
-      }
-  }
+  for (const schedule::Dispatch& one : policies)
+    for (const Start start : all_starts()) {
+      const std::string name = with_start(one.policy, start);
+      if (name == one.policy)
+        all.push_back({name, start, one});
+      else if (profile.us.count(name) > 0)
+        all.push_back({name, start, started(one, start, kernels, machine)});
+    }
   return all;
 }
 /// Of all but waves, which are the first, the one that took least.
@@ -118,14 +145,21 @@ Status time_named(const Loaded& in_waves, std::vector<Named> some, const runtime
   return ok_status();
 }
 
-/// The policies' own.
+/// The policies' own, and without priorities those that have some.
 Status time_dispatches(const Loaded& in_waves, const std::vector<schedule::Dispatch>& policies,
                        const std::shared_ptr<const runtime::Executable>& sequential,
-                       const runtime::LoadOptions& load, const std::vector<Tensor>& inputs,
-                       KernelProfile& profile) {
+                       const std::vector<schedule::Kernel>& kernels,
+                       const machine::Machine& machine, const runtime::LoadOptions& load,
+                       const std::vector<Tensor>& inputs, KernelProfile& profile) {
+  constexpr Start kWithout{.priorities = false};
+  std::deque<schedule::Dispatch> without;
   std::vector<Named> some;
-  for (const schedule::Dispatch& one : policies)
+  for (const schedule::Dispatch& one : policies) {
     some.push_back({one.policy, &one, one.policy == "sequential" ? sequential : nullptr});
+    if (has_priorities(one))
+      some.push_back({with_start(one.policy, kWithout),
+                      &without.emplace_back(started(one, kWithout, kernels, machine))});
+  }
   return time_named(in_waves, std::move(some), load, inputs, profile);
 }
 
@@ -134,17 +168,20 @@ Status time_early_starts(const Loaded& in_waves, const std::vector<schedule::Dis
                          const std::vector<schedule::Kernel>& kernels,
                          const machine::Machine& machine, const runtime::LoadOptions& load,
                          const std::vector<Tensor>& inputs, KernelProfile& profile) {
-  const schedule::Dispatch* best = nullptr;
-  for (const schedule::Dispatch& one : policies)
-    if (one.policy != "waves" && one.lanes > 1 &&
-        (!best || us_of(profile, one.policy) < us_of(profile, best->policy)))
+  const std::vector<TimedDispatch> candidates =
+      measured_candidates(profile, policies, kernels, machine);
+  const TimedDispatch* best = nullptr;
+  for (const TimedDispatch& one : candidates)
+    if (one.dispatch.policy != "waves" && one.dispatch.lanes > 1 &&
+        (!best || us_of(profile, one.name) < us_of(profile, best->name)))
       best = &one;
   if (!best || !in_waves.executable->device()->overlaps) return ok_status();
   std::deque<schedule::Dispatch> by_room;
-  std::vector<Named> some = {{best->policy, best}};
+  std::vector<Named> some = {{best->name, &best->dispatch}};
   for (const double room : kRoom) {
-    schedule::start_early(by_room.emplace_back(*best), kernels, machine, room);
-    some.push_back({with_room(best->policy, room), &by_room.back()});
+    const Start start{room, best->start.priorities};
+    some.push_back({with_start(best->dispatch.policy, start),
+                    &by_room.emplace_back(started(best->dispatch, start, kernels, machine))});
   }
   return time_named(in_waves, std::move(some), load, inputs, profile);
 }
@@ -157,9 +194,9 @@ std::optional<TimedDispatch> found_before(const Dispatching& all,
   const FoundDispatch& found = profile.found;
   if (found.order.empty()) return std::nullopt;
   TimedDispatch before{.name = "search"};
-  for (const double room : kRoom)
-    if (profile.us.count(with_room("search", room)) > 0)
-      before.name = with_room("search", room), before.room = room;
+  for (const Start start : all_starts())
+    if (const std::string name = with_start("search", start); profile.us.count(name) > 0)
+      before.name = name, before.start = start;
   schedule::Lanes lanes{std::vector<int>(all.kernels.size(), -1)};
   for (size_t k = 0; k < found.order.size(); ++k) {
     const int kernel = found.order[k];
@@ -171,15 +208,14 @@ std::optional<TimedDispatch> found_before(const Dispatching& all,
   auto made = schedule::dispatch_as("search", all.dependencies.dag, all.kernels, found.order,
                                     std::move(lanes), how);
   if (!made.ok()) return std::nullopt;
-  before.dispatch = std::move(*made);
-  schedule::start_early(before.dispatch, all.kernels, machine, before.room);
+  before.dispatch = started(std::move(*made), before.start, all.kernels, machine);
   return before;
 }
 
 /// A local search that begins with `from`, by measured time. Each candidate is timed in turns with
 /// the best before it, and the last of these with `best`, which it has to leave behind by what a
-/// dispatch is worth leaving for; else the profile says that nothing was found. Kernels start early
-/// by the room that they have in `from`.
+/// dispatch is worth leaving for; else the profile says that nothing was found. Kernels begin as
+/// they do in `from`.
 Result<std::optional<TimedDispatch>> search_by_measurement(
     const Options& options, const schedule::DispatchOptions& how, const machine::Machine& machine,
     const Loaded& in_waves, const Dispatching& all, const TimedDispatch& from,
@@ -189,9 +225,8 @@ Result<std::optional<TimedDispatch>> search_by_measurement(
   TRY(load.device_weights, runtime::DeviceWeights::create(load.gpu));  // one copy for all
   TRY(std::shared_ptr<const runtime::Executable> leading,
       dispatched(in_waves, from.dispatch, load));
-  const auto judge = [&](schedule::Dispatch candidate) -> Result<bool> {
-    schedule::start_early(candidate, all.kernels, machine, from.room);
-    auto loaded = dispatched(in_waves, candidate, load);
+  const auto judge = [&](const schedule::Dispatch& candidate) -> Result<bool> {
+    auto loaded = dispatched(in_waves, started(candidate, from.start, all.kernels, machine), load);
     if (!loaded.ok() && loaded.error().code == Code::kMemory) return false;
     TRY(const std::shared_ptr<const runtime::Executable> other, std::move(loaded));
     std::vector<Timed> timed{{leading.get()}, {other.get()}};
@@ -204,19 +239,18 @@ Result<std::optional<TimedDispatch>> search_by_measurement(
   TRY(schedule::Searched searched,
       schedule::local_search(all.dependencies.dag, all.kernels, from.dispatch, how, limits, judge));
   profile.found = {.seconds = how.search_seconds};
-  profile.us.erase("search");
-  for (const double room : kRoom) profile.us.erase(with_room("search", room));
+  for (const Start start : all_starts()) profile.us.erase(with_start("search", start));
   if (searched.better == 0) return std::optional<TimedDispatch>();
   TRY(const auto before, dispatched(in_waves, best.dispatch, load));
   std::vector<Timed> timed{{before.get()}, {leading.get()}};
   TRY_STATUS(time_in_turns(timed, inputs));
-  TimedDispatch found{with_room("search", from.room), from.room, std::move(searched.dispatch)};
+  TimedDispatch found{with_start("search", from.start), from.start,
+                      started(std::move(searched.dispatch), from.start, all.kernels, machine)};
   profile.us[best.name] = timed[0].us, profile.us[found.name] = timed[1].us;
   if (timed[1].us >= machine::thresholds::kWorthLeaving * timed[0].us)
     return std::optional<TimedDispatch>();
   for (const schedule::Dispatched& each : found.dispatch.kernels)
     profile.found.order.push_back(each.kernel), profile.found.lane.push_back(each.lane);
-  schedule::start_early(found.dispatch, all.kernels, machine, found.room);
   return std::optional(std::move(found));
 }
 
@@ -252,7 +286,8 @@ Status choose_by_measurement(const Options& options, const schedule::DispatchOpt
     dispatches.push_back(std::move(one));
   }
   if (!known) {
-    TRY_STATUS(time_dispatches(in_waves, dispatches, sequential, load, inputs, profile));
+    TRY_STATUS(time_dispatches(in_waves, dispatches, sequential, all.kernels, machine, load, inputs,
+                               profile));
     if (how.rules.early)
       TRY_STATUS(
           time_early_starts(in_waves, dispatches, all.kernels, machine, load, inputs, profile));

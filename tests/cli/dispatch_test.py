@@ -403,25 +403,51 @@ def test_processes_do_not_time_programs_at_once(obelisk, program, gpu, model, tm
     assert waits.returncode == 0 and launches() > 100
 
 
+def tried_by_auto(said):
+    return [one.split()[0] for one in said.split("(us): ")[1].split(", ")]
+
+
+def as_if_measured(cache, times):
+    with contextlib.closing(sqlite3.connect(cache / "kernels.sqlite")) as kept, kept:
+        for name, us in times.items():
+            assert kept.execute("UPDATE dispatches SET us = ? WHERE dispatch = ?", (us, name)).rowcount == 1
+
+
+AUTO = ("--target", "cuda", "--granularity", "stitch", "--verify", "off", "--cache", "cache", "--dispatch", "auto", "--explain", "dispatch",
+        "--emit", "dispatch", "-d", "out")
+LANES = ("nimble", "opara", "critical")
+
+
 def test_auto_tries_fewer_kernels_that_start_early(obelisk, gpu, model, tmp_path):  # noqa: F811
-    words = ("compile", model, "--target", "cuda", "--granularity", "stitch", "--verify", "off", "--cache", "cache", "--dispatch", "auto",
-             "--explain", "dispatch", "--emit", "dispatch", "-d", "out")
-    said = explained(obelisk(*words, code=0))
-    tried = [one.split()[0] for one in said.split("(us): ")[1].split(", ")]
+    words = ("compile", model, *AUTO, "--disable", "dispatch_priorities")
+    tried = tried_by_auto(explained(obelisk(*words, code=0)))
     with_lanes = next(name for name in tried if name.endswith(":0"))[:-2]
     assert [name for name in tried if ":" in name] == [f"{with_lanes}:{room}" for room in ("0", "0.125", "0.5")]
     # As if they had taken so long; another policy is the quickest of those in which all start early.
     times = {"waves": 100, "sequential": 300, "nimble": 90, "opara": 90, "critical": 90, f"{with_lanes}:0": 60, f"{with_lanes}:0.125": 70, f"{with_lanes}:0.5": 80}
     times["opara" if with_lanes != "opara" else "nimble"] = 85
-    with contextlib.closing(sqlite3.connect(tmp_path / "cache" / "kernels.sqlite")) as kept, kept:
-        for name, us in times.items():
-            assert kept.execute("UPDATE dispatches SET us = ? WHERE dispatch = ?", (us, name)).rowcount == 1
+    as_if_measured(tmp_path / "cache", times)
     assert explained(obelisk(*words, code=0)).startswith(f"chosen: {with_lanes}:0, measured before (us): waves 100.0, ")
     kernels = json.loads((tmp_path / "out" / "dispatch.json").read_text())
     followed = {before for kernel in kernels for before in kernel["predecessors"]}
     assert {kernel["kernel"]: kernel["early"] for kernel in kernels} == {kernel["kernel"]: kernel["kernel"] not in followed for kernel in kernels}
     said = explained(obelisk(*words, "--disable", "dispatch_early", code=0))
     assert "measured (us)" in said and ":0" not in said
+
+
+def test_auto_tries_lanes_without_priorities(obelisk, gpu, model, tmp_path):  # noqa: F811
+    words = ("compile", model, *AUTO)
+    tried = tried_by_auto(explained(obelisk(*words, code=0)))
+    assert {f"{policy}:no-priorities" for policy in LANES} < set(tried)
+    quickest = next(name for name in tried if ":0.125" in name).replace(":0.125", "")
+    assert {name for name in tried if ":0" in name} == {quickest.replace(":", f":{room}:") if ":" in quickest else f"{quickest}:{room}" for room in ("0", "0.125", "0.5")}
+    as_if_measured(tmp_path / "cache", {name: {"waves": 100, "opara:no-priorities": 50}.get(name, 90) for name in tried})
+    assert explained(obelisk(*words, code=0)).startswith("chosen: opara:no-priorities, measured before (us): ")
+    kernels = json.loads((tmp_path / "out" / "dispatch.json").read_text())
+    assert {kernel["priority"] for kernel in kernels} == {0} and len({kernel["lane"] for kernel in kernels}) > 1
+    as_if_measured(tmp_path / "cache", {"opara": 40})
+    assert explained(obelisk(*words, code=0)).startswith("chosen: opara, measured before (us): ")
+    assert len({kernel["priority"] for kernel in json.loads((tmp_path / "out" / "dispatch.json").read_text())}) > 1
 
 
 def test_a_search_finds_what_takes_less_and_is_kept(obelisk, gpu, model, tmp_path, monkeypatch):  # noqa: F811

@@ -195,8 +195,11 @@ Result<std::vector<size_t>> CudaContext::dispatch_order() const {
 
 Result<Handle> CudaContext::make_graph(DevicePointer stamps, unsigned instances) {
   // With it the priority of the stream that the graph runs on counts for nothing.
+  const bool ranked =
+      std::any_of(program().dispatch.begin(), program().dispatch.end(),
+                  [](const schedule::Dispatched& each) { return each.priority != 0; });
   const unsigned long long flags =
-      program().dispatch.empty() || executable_->options_.by_urgency ? 0 : kGraphNodePriorities;
+      ranked && !executable_->options_.by_urgency ? kGraphNodePriorities : 0;
   const bool runs = !stamps && instances == 1;  // the one that a run launches
   const auto build = [&](bool programmatic) -> Result<Handle> {
     if (runs) grid_nodes_.clear();
