@@ -110,7 +110,7 @@ class Peer:
                 call()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with numbers_made_on_the_gpu(), torch.cuda.graph(graph), torch.inference_mode():
+        with torch.cuda.graph(graph), torch.inference_mode():
             self.outputs = call()
         return graph.replay
 
@@ -129,7 +129,8 @@ class Peer:
         if name == "eager":
             return torch.inference_mode()(eager)
         if name == "graph":
-            return self.captured(eager)
+            with numbers_made_on_the_gpu():
+                return self.captured(eager)
         if name == "copy":
             return self.captured(self.copy())
         torch._dynamo.reset()

@@ -46,7 +46,8 @@ struct PipelinedGemm {
   int64_t span = 0;             // rows of a batch
   int64_t row = 0, block = 0, row_step = 0,
           block_step = 0;  // where A begins in it, in rows and in blocks of k; from batch to batch
-  int64_t size = 2;        // bytes of an element; 4: tf32
+  int64_t size = 2;        // bytes of an element; 4: f32
+  bool tf32 = false;       // then: rounded to tf32
   int64_t blocks = 0, stage = 0;     // blocks of 128 bytes of k; those of a stage
   int64_t weights_step = 0;          // bytes from one of B's matrices to the next
   int64_t b_count = 0, columns = 0;  // of a dual GEMM 2; columns of a tile, of all sides
@@ -128,6 +129,7 @@ void visit_numbers(Traits& traits, Visit&& visit) {
     visit("b_count", g.b_count, 1, INT32_MAX);
     visit("columns", g.columns, 1, INT32_MAX);
     visit("split_k", g.split_k, 1, kMostOfBodyCluster);
+    visit("tf32", g.tf32, 0, 1);
     visit("late_scratch", g.late_scratch, 0, INT32_MAX);
     visit("all_rows", g.all_rows, 1, INT32_MAX);
     visit("all_columns", g.all_columns, 1, INT32_MAX);

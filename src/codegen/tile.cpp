@@ -11,7 +11,7 @@ int64_t pitch_of_tile(const stitch::Group& group, const schedule::Work& work,
                         (group.kind == GroupKind::kConv && !group.conv.depthwise &&
                          byte_size(group.conv.type, 1) == 2);
   const bool padded = tiles.vectors && by_lanes && work.tile_columns % 16 == 0;
-  const int64_t padding = work.pipelined() && group.product.tf32 ? 4 : 8;  // for banks
+  const int64_t padding = work.pipelined() && group.product.of_words() ? 4 : 8;  // for banks
   return work.tile_columns * group.product.b_count() + (padded ? padding : 0);
 }
 

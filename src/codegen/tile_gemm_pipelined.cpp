@@ -27,12 +27,12 @@ int64_t pipelined_whole(const stitch::Group& group, const schedule::Work& work, 
 
 int64_t pipelined_planes(const stitch::Group& group, const schedule::Work& work) {
   const int64_t parts = group.product.split_k;
-  return work.pipelined()->tall || group.product.tf32 ? parts : std::max<int64_t>(parts, 2);
+  return work.pipelined()->tall || group.product.of_words() ? parts : std::max<int64_t>(parts, 2);
 }
 
 int64_t pipelined_registers_ahead(const stitch::Group& group, const schedule::Work& work) {
   constexpr int64_t kMost = 48, kWithSums = 208;
-  if (!work.pipelined()->tall || group.product.tf32) return kMost;
+  if (!work.pipelined()->tall || group.product.of_words()) return kMost;
   const int64_t sums =
       work.pipelined()->chains * round_up(work.tile_columns * group.product.b_count(), 16) / 2;
   return std::clamp<int64_t>(kWithSums - sums, 0, kMost);
@@ -72,6 +72,7 @@ PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule
                  .row_step = m.row_step,
                  .block_step = m.block_step,
                  .size = size,
+                 .tf32 = product.tf32,
                  .blocks = shape.k * size / 128,
                  .stage = stage,
                  .weights_step = matrix,
@@ -94,9 +95,10 @@ PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule
                            : product.statistics.of_partials ? "kObkOfPartials"
                                                             : "kObkOfRows";
   const auto sums_of = [&](int64_t columns) {
-    if (product.tf32)
-      return fmt::format("OBK_PIPELINED_GEMM_TF32_OF(g, {}, {}, {}, {}, {}, {});\n", stage, shape.m,
-                         columns, depth, shape.a_row, pitch == 0 ? columns : pitch);
+    if (product.of_words())
+      return fmt::format("OBK_PIPELINED_GEMM_{}_OF(g, {}, {}, {}, {}, {}, {});\n",
+                         product.tf32 ? "TF32" : "F32", stage, shape.m, columns, depth, shape.a_row,
+                         pitch == 0 ? columns : pitch);
     const std::string chains = form.tall ? fmt::format(", {}", form.chains) : "";
     const std::string of_what =
         split_k > 1 ? fmt::format("{}SPLIT_K_OF({}, g, {}{}, {}, {:d}", form.tall ? "TALL_" : "",

@@ -9,7 +9,9 @@
 ///       of a cluster; k: of a part
 ///   OBK_PIPELINED_GEMM_TALL_OF(type, g, stage, chains, statistics, rows, columns, k, a_row, c_row)
 ///   OBK_PIPELINED_GEMM_TF32_OF(g, stage, rows, columns, k, a_row, c_row)
-///       of tf32 (pipelined_gemm_tf32.cuh), tall or not: one plane
+///   OBK_PIPELINED_GEMM_F32_OF(g, stage, rows, columns, k, a_row, c_row)
+///       of tf32 (pipelined_gemm_tf32.cuh), of exact f32 (pipelined_gemm_f32.cuh), tall or not: one
+///       plane
 ///   OBK_PIPELINED_GEMM_TALL_SPLIT_K_OF(type, g, stage, chains, plane, adds, rows, columns, k, ...)
 ///       the same of tall tiles; those of a tile alone are one plane
 #pragma once

@@ -189,6 +189,13 @@ struct GemmPipelinedTf32 {
   static constexpr double kBegin = 1000, kBeginInTurn = 200, kOut = 0.11;  // ns, an element of C
 };
 
+/// The same of exact f32 (pipelined_gemm_f32.cuh). Estimates: multiply-adds at 0.85 of the peak, and
+/// what threads read from shared memory at three quarters of what it gives.
+struct GemmPipelinedF32 {
+  static constexpr double kBytes = 90, kFlops = 190, kSharedBytes = 170;   // a ns
+  static constexpr double kBegin = 1200, kBeginInTurn = 300, kOut = 0.11;  // ns, an element of C
+};
+
 // ---- attention tiles ---------------------------------------------------------------------------
 
 /// Keys that fit in shared memory (attention_short.cuh): tasks of 16 to 128 rows with 128 and 197

@@ -26,7 +26,7 @@ namespace obelisk::runtime {
 class Executable;
 
 inline constexpr uint32_t kObkFormat =
-    14;  // the version of the format that is written, and the only one that is read
+    15;  // the version of the format that is written, and the only one that is read
 
 /// Writes the file whole or not at all, weights one by one. `graph` is what the program was made
 /// from, after the passes. `verified`: on what its answers were compared with the reference, "every

@@ -108,14 +108,14 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
     int64_t high;
     int chains;
   };
-  const bool tf32 = shape.type == kObkTf32;  // one chain over k in every tile
+  const bool words = OBK_LIES_AS_F32(shape.type);  // one chain over k in every tile
   for (const auto [high, chains] :
        {Kind{kLowRows, 1}, Kind{kTileRows, 4}, Kind{kTallRows, 4}, Kind{kTallRows, 1}}) {
     const bool is_tall = high == kTallRows;
-    if (tf32 ? is_tall && chains == 4 : high == kLowRows) continue;
-    if (is_tall ? !tall || shape.span <= kTileRows : shape.span > kMostRows && !tf32) continue;
+    if (words ? is_tall && chains == 4 : high == kLowRows) continue;
+    if (is_tall ? !tall || shape.span <= kTileRows : shape.span > kMostRows && !words) continue;
     if (is_tall && chains == 4 && shape.span > kMostRows) continue;
-    if (is_tall && chains == 1 && shape.k < kShallowestTall && !shape.activations && !tf32)
+    if (is_tall && chains == 1 && shape.k < kShallowestTall && !shape.activations && !words)
       continue;
     const int64_t each = (shape.span + high - 1) / high,
                   rows = (shape.span + each - 1) / each;  // tiles one below another, alike
@@ -127,10 +127,10 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
                                     .readers = each,
                                     .memory_bytes = machine.bytes_per_sm};
     for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
-      if (tf32 && columns < n && columns % shape.b_together != 0) continue;  // all of a box comes
+      if (words && columns < n && columns % shape.b_together != 0) continue;  // all of a box comes
       tile.columns = std::min(columns, n) * shape.b_count;
       const int64_t across = (n + columns - 1) / columns, count = shape.matrices * each * across;
-      if (shape.activations || tf32)
+      if (shape.activations || words)
         tile.a_readers = across, tile.brought = round_up(tile.columns, shape.b_together),
         tile.in_turn = count > at_once;
       double nanos = tiles.gemm.pipelined->nanos(tile);
@@ -143,7 +143,7 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
       if (best.rows != 0 && all >= best.all) continue;
       best = {.rows = rows,
               .columns = std::min(columns, n),
-              .chains = tf32 ? 1 : chains,
+              .chains = words ? 1 : chains,
               .nanos = nanos,
               .all = all};
     }
@@ -197,19 +197,20 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
   if (product.split_k > kMostOfGang || work.buffers.size() > size_t{kGridOperands}) return false;
   const Buffer &a = tasks.buffers[work.buffers[work.operand_count(group)]],
                &b = tasks.buffers[work.buffers.back()];
-  const bool activations = b.kind != BufferKind::kWeight, tf32 = product.tf32;
+  const bool activations = b.kind != BufferKind::kWeight, words = product.of_words();
+  const bool exact = words && !product.tf32;
   const int64_t size = byte_size(product.a_type, 1);
-  if (activations || tf32 ? a.kind == BufferKind::kWeight || product.a_type != product.b_type
+  if (activations || words ? a.kind == BufferKind::kWeight || product.a_type != product.b_type
                           : a.kind != BufferKind::kArena)
     return false;
   if (!activations && (product.batch.size() > 1 || !work_packs_weights(group, tasks, work, tiles)))
     return false;
-  if (tf32 && (product.split_k != 1 || product.b_count() != 1 || product.statistics.wanted))
+  if (words && (product.split_k != 1 || product.b_count() != 1 || product.statistics.wanted))
     return false;
   const auto matrix = row_matrix(group, work.nest);
   const auto boxes = activations ? box_matrix(group, work.nest) : std::nullopt;
   if (!matrix || activations != boxes.has_value() || matrix->span < stitch::kFewestPipelinedRows ||
-      (matrix->span >= stitch::kMostPipelinedRows) != other.has_value())
+      (matrix->span >= stitch::kMostPipelinedRows || exact) != other.has_value())
     return false;
   if (a.kind != BufferKind::kArena || activations) {
     if (!reaches(a, matrix->rows, matrix->pitch, a_columns(*matrix, group, work), size) ||

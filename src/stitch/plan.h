@@ -110,6 +110,7 @@ struct Product {
   DType a_type = DType::f32, b_type = DType::f32;
   bool tf32 = false;  // of f32: its tile rounds what it multiplies to 10 bits of mantissa
   int32_t tile_type() const { return tf32 ? int32_t{kObkTf32} : static_cast<int32_t>(a_type); }
+  bool of_words() const { return OBK_LIES_AS_F32(tile_type()); }  // of f32, exact or rounded
   int64_t split_k = 1;  // parts of k: each is summed for itself, then they are added in order
   /// The tile gives a norm's statistics of the rows of A as well (ops::Op::NormStatistics): of A,
   /// or where the body that stores A leaves partial ones (Group::partials), of these.

@@ -163,13 +163,15 @@ inline std::vector<std::pair<const char*, const char*>> readable;
 struct RowsMap {
   const char* at;
   int64_t rows, pitch, blocks, together;
-  int64_t size = 2;  // bytes of an element; floats are rounded to tf32
+  int64_t size = 2;    // bytes of an element
+  bool tf32 = false;  // floats are rounded to it
 };
 /// The same of copies of boxes, of 128 bytes of a row.
 struct BoxesMap {
   const char* at;
   int64_t rows, columns, pitch, together;
   int64_t size = 2;
+  bool tf32 = false;
 };
 /// What bulk_prefetch requested.
 inline std::vector<std::pair<const char*, uint32_t>> prefetched;
@@ -549,7 +551,7 @@ OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, ui
             to + static_cast<uint32_t>(b * m.together * 128 + r * 128 +
                                        (piece ^ ((b * m.together + r) & 7)) * 16);
         one_cta::copy(place, from, inside ? 16 : 0, 16);
-        if (m.size == 4) round_copied(place, 16);
+        if (m.tf32) round_copied(place, 16);
       }
   one_cta::bars.at(bar).bytes -= m.blocks * m.together * 128, one_cta::bars.at(bar).look();
 }
@@ -569,7 +571,7 @@ OBK_DEVICE void copy_box(uint32_t to, const void* map, int row, int column, uint
           to + static_cast<uint32_t>(r * 128 + (byte / 16 ^ (r & 7)) * 16 + byte % 16);
       one_cta::copy(place, m.at + ((row + r) * m.pitch + column + e) * m.size, inside ? size : 0,
                     size);
-      if (size == 4) round_copied(place, 4);
+      if (m.tf32) round_copied(place, 4);
     }
   one_cta::bars.at(bar).bytes -= m.together * 128, one_cta::bars.at(bar).look();
 }

@@ -245,7 +245,7 @@ struct Form {
                            kSteps, OBK_ARENA | static_cast<uint64_t>(map + step * 128)});
       alignas(64) char text[128];
       Status made =
-          encode_rows(record.arena + static_cast<uint64_t>(from), rows, 256, 1, 64, 2, text);
+          encode_rows(record.arena + static_cast<uint64_t>(from), rows, 256, 1, 64, 2, false, text);
       EXPECT_TRUE(made.ok()) << made.error().text();
       made = copy_in(*g.d, record.arena + static_cast<uint64_t>(map + step * 128), text,
                      sizeof text, "copy a map");

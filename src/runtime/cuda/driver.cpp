@@ -52,33 +52,34 @@ int driver_version() {
 
 /// A map of elements of `size` bytes in so many dimensions, swizzled by rows of 128 bytes.
 static Status encode(DevicePointer at, int dimensions, const uint64_t* extent,
-                     const uint64_t* bytes, const unsigned* box, int64_t size, void* map) {
-  constexpr int kHalf = 1, kTf32 = 11, kPlain = 0, kSwapped128 = 3, kWide = 3, kZeros = 0;
+                     const uint64_t* bytes, const unsigned* box, int64_t size, bool tf32,
+                     void* map) {
+  constexpr int kHalf = 1, kFloat = 7, kTf32 = 11, kPlain = 0, kSwapped128 = 3, kWide = 3, kZeros = 0;
   if (!table.MapEncode)
     return Error{Code::kDevice, "runtime", "the NVIDIA driver has no cuTensorMapEncodeTiled", "",
                  "update the driver to 525 or later"};
   const unsigned step[] = {1, 1, 1};
-  return check(table.MapEncode(map, size == 4 ? kTf32 : kHalf, static_cast<unsigned>(dimensions),
-                               at, extent, bytes, box, step, kPlain, kSwapped128, kWide, kZeros),
+  return check(table.MapEncode(map, size != 4 ? kHalf : tf32 ? kTf32 : kFloat,
+                               static_cast<unsigned>(dimensions), at, extent, bytes, box, step, kPlain, kSwapped128, kWide, kZeros),
                "describe a matrix to TMA");
 }
 
 Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together,
-                   int64_t size, void* map) {
+                   int64_t size, bool tf32, void* map) {
   const auto wide = static_cast<unsigned>(128 / size);
   const uint64_t extent[] = {wide, static_cast<uint64_t>(rows),
                              static_cast<uint64_t>(pitch / wide)};
   const uint64_t bytes[] = {static_cast<uint64_t>(pitch * size), 128};
   const unsigned box[] = {wide, static_cast<unsigned>(together), static_cast<unsigned>(blocks)};
-  return encode(at, 3, extent, bytes, box, size, map);
+  return encode(at, 3, extent, bytes, box, size, tf32, map);
 }
 
 Status encode_boxes(DevicePointer at, int64_t rows, int64_t columns, int64_t pitch,
-                    int64_t together, int64_t size, void* map) {
+                    int64_t together, int64_t size, bool tf32, void* map) {
   const uint64_t extent[] = {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)};
   const uint64_t bytes[] = {static_cast<uint64_t>(pitch * size)};
   const unsigned box[] = {static_cast<unsigned>(128 / size), static_cast<unsigned>(together)};
-  return encode(at, 2, extent, bytes, box, size, map);
+  return encode(at, 2, extent, bytes, box, size, tf32, map);
 }
 
 Status check(int code, const std::string& what) {

@@ -155,13 +155,13 @@ struct NodeAttribute {
 
 /// What TMA must know to load `blocks` blocks of 128 bytes by `together` rows at once of a matrix,
 /// rows `pitch` elements of `size` bytes apart: 16-byte pieces swapped by row, zeros below its end.
-/// Of 2 bytes 16-bit numbers as they are, of 4 floats rounded to tf32. `map`: 128 bytes.
+/// Of 2 bytes 16-bit numbers, of 4 floats, as they are or rounded to tf32. `map`: 128 bytes.
 Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together,
-                   int64_t size, void* map);
+                   int64_t size, bool tf32, void* map);
 /// The same of boxes of 128 bytes of a row, from any column on, by `together` rows: zeros beyond
 /// `columns`, too.
 Status encode_boxes(DevicePointer at, int64_t rows, int64_t columns, int64_t pitch,
-                    int64_t together, int64_t size, void* map);
+                    int64_t together, int64_t size, bool tf32, void* map);
 
 struct Driver {
 #define OBELISK_DECLARE(name, symbol, arguments) int(*name) arguments = nullptr;

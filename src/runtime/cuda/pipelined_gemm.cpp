@@ -73,11 +73,11 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
       set(p.row_step, gemm.row_step), set(p.block_step, gemm.block_step);
   set(p.stage, gemm.stage), set(p.split_k, gemm.split_k);
   const int64_t size = gemm.size, wide_block = 128 / size;
-  const bool tf32 = size == 4;
-  if ((size != 2 && !tf32) || (tf32 && (gemm.split_k != 1 || b_count != 1))) return broken();
+  const bool words = size == 4;
+  if ((size != 2 && !words) || (gemm.tf32 && !words) || (words && (gemm.split_k != 1 || b_count != 1))) return broken();
   p.block_k = static_cast<int>(wide_block);
   if (!gemm.boxes &&
-      (tf32 ? !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, wide_block, size)
+      (words ? !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, wide_block, size)
             : work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0))
     return broken();
   if (!gemm.boxes && work.operands[launch.weights].kind != BufferKind::kWeight) return broken();
@@ -107,7 +107,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   const int64_t tile_wide = b_count * p.tile_columns;
   constexpr int kMostBlocks = 1 << 14;  // bytes of a tile's weights are 32 bits
   const bool has_place = tile_wide <= (wide + 15) / 16 * 16,
-             whole = p.across == 1 || tile_wide % (tf32 ? 16 : 8) ==
+             whole = p.across == 1 || tile_wide % (words ? 16 : 8) ==
                                           0;  // in a stage; groups of columns, as they are packed
   if (!has_place || !whole || blocks > kMostBlocks ||
       p.across * (tile_wide / 8 * blocks * 1024) > INT32_MAX)
@@ -125,7 +125,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
       return broken();
     const int columns_of_box = static_cast<int>(wide_block),
               boxes = (p.tile_columns + columns_of_box - 1) / columns_of_box;
-    const bool deep = b.k_rows && tf32;  // a box has all k of a stage
+    const bool deep = b.k_rows && words;  // a box has all k of a stage
     const int together = !b.k_rows ? (p.tile_columns + 15) / 16 * 16
                          : deep    ? p.stage * p.block_k
                                    : p.block_k;  // rows of a box
@@ -134,7 +134,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
     p.stage_bytes = p.rows_bytes + p.bytes;
     set(p.b_row, b.row), set(p.b_column, b.column), set(p.b_row_step, b.row_step),
         set(p.b_column_step, b.column_step);
-    launch.boxes = {b.rows, b.columns, b.pitch, together, size};
+    launch.boxes = {b.rows, b.columns, b.pitch, together, size, gemm.tf32};
   } else {
     p.tile_bytes = static_cast<int>(tile_wide / 8 * blocks * 1024);
     p.bytes = weights_of(p.tile_columns),
@@ -149,7 +149,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
            share;
   };
   p.single = at_once(1) == launch.tasks;
-  if (p.single && !gemm.boxes && !tf32 && p.each % kSharers == 0 &&
+  if (p.single && !gemm.boxes && !words && p.each % kSharers == 0 &&
       p.split_k * kSharers <= schedule::kMostOfGang && at_once(kSharers) == launch.tasks)
     p.share = kSharers;
   launch.ctas = static_cast<int>(at_once(p.share) * p.split_k);
@@ -189,7 +189,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
             "a product's kernel takes {} of shared memory, this GPU's multiprocessors have {}",
             to_string(Bytes{launch.shared}), to_string(Bytes{there})),
         work.label, "compile with --granularity mono"};
-  launch.rows = {static_cast<int>(a), gemm.rows, gemm.pitch, p.stage, p.tile_rows, size};
+  launch.rows = {static_cast<int>(a), gemm.rows, gemm.pitch, p.stage, p.tile_rows, size, gemm.tf32};
   return ok_status();
 }
 

@@ -41,7 +41,7 @@ Status make_maps(const Tables& tables, DevicePointer arena) {
   for (const ArenaMap& map : tables.maps) {
     alignas(64) char text[128];
     TRY_STATUS(encode_rows(arena + static_cast<uint64_t>(map.from), map.rows.rows, map.rows.pitch,
-                           map.rows.blocks, map.rows.together, map.rows.size, text));
+                           map.rows.blocks, map.rows.together, map.rows.size, map.rows.tf32, text));
     TRY_STATUS(
         copy_in(*driver, arena + static_cast<uint64_t>(map.at), text, sizeof text, "copy a map"));
   }

@@ -163,7 +163,7 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     text += "#include \"exec/grid.cuh\"\n";
   if (products) text += "#include \"gemm/pipelined_gemm.cuh\"\n";
   if (any([](const BodyTraits& body) { return body.gemm && body.gemm->size == 4; }))
-    text += "#include \"gemm/pipelined_gemm_tf32.cuh\"\n";
+    text += "#include \"gemm/pipelined_gemm_f32.cuh\"\n#include \"gemm/pipelined_gemm_tf32.cuh\"\n";
   std::map<int, PipelinedGemmNumbers> numbers;  // by body
   if (products) {
     TRY(const machine::Machine device, machine::gpu(program.target, 0));

@@ -28,10 +28,11 @@ struct PipelinedGemmNumbers {
 
 /// The matrix that a product's own kernel reads rows of: which operand, how many rows, elements
 /// from one to the next, blocks of 128 bytes of a row that come at once, of so many rows; bytes of
-/// an element, 4: numbers that are rounded to tf32 on their way.
+/// an element; whether floats are rounded to tf32 on their way.
 struct RowsMap {
   int operand = 0;
   int64_t rows = 0, pitch = 0, blocks = 0, together = 0, size = 2;
+  bool tf32 = false;
 };
 
 /// The matrix in which a product's B lies that is no packed weight: of it so many rows and elements
@@ -39,6 +40,7 @@ struct RowsMap {
 struct BoxesMap {
   int64_t rows = 0, columns = 0, pitch = 0, together = 0;  // 0: there is none
   int64_t size = 2;                                        // as of RowsMap
+  bool tf32 = false;
 };
 
 /// A matrix that works of one kernel read rows of; its map lies behind the arena, in every

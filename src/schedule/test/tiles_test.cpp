@@ -389,7 +389,7 @@ TEST(Tiles, FewRowsStreamAnActivation) {
 }
 
 // So are products of f32 rounded to tf32, a block of whose k is 32, in tiles of up to 128 rows and
-// columns; of exact f32 there are none, and none whose rows have the same bits in any batch.
+// columns; and none whose rows have the same bits in any batch.
 TEST(Tiles, ProductsOfTf32ArePipelined) {
   const auto of_tf32 = [](int64_t batch, int64_t rows, int64_t columns, int64_t k,
                           bool transposed = false) {
@@ -416,11 +416,28 @@ TEST(Tiles, ProductsOfTf32ArePipelined) {
   EXPECT_FALSE(of_tf32(8, 64, 254, 256).pipelined());
   EXPECT_FALSE(of_tf32(8, 64, 253, 256, true).pipelined());  // sums are stored in pairs
   for (const machine::Strategy& strategy :
-       {machine::Strategy{.own_kernels = true},
-        machine::Strategy{.own_kernels = true, .batch_invariant = true, .tf32 = true},
+       {machine::Strategy{.own_kernels = true, .batch_invariant = true, .tf32 = true},
         machine::Strategy{.tf32 = true}})
     EXPECT_FALSE(
         of_activations(8, 64, 256, 256, false, false, strategy, "sm_90a", DType::f32).pipelined());
+}
+
+// Products of exact f32 are, where they are predicted to take less time so than in tiles whose warps
+// share out k: many rows are, few tiles of a long k are not.
+TEST(Tiles, ProductsOfExactF32ArePipelinedWhereTheyAreQuicker) {
+  const auto of_f32 = [](int64_t batch, int64_t rows, int64_t columns, int64_t k,
+                         machine::Strategy strategy = {.own_kernels = true}) {
+    return of_activations(batch, rows, columns, k, false, false, strategy, "sm_90a", DType::f32);
+  };
+  const Work many = of_f32(120, 256, 128, 1152);
+  ASSERT_TRUE(many.pipelined() && many.pipelined()->b);
+  EXPECT_EQ(many.tile_rows * many.tile_columns, 128 * 128);
+  EXPECT_EQ(many.pipelined()->chains, 1);
+  EXPECT_TRUE(of_f32(1, 4096, 3072, 768).pipelined());
+  EXPECT_FALSE(of_f32(8, 32, 256, 256).pipelined());
+  EXPECT_FALSE(of_f32(120, 256, 128, 1152, {}).pipelined());
+  EXPECT_FALSE(
+      of_f32(120, 256, 128, 1152, {.own_kernels = true, .batch_invariant = true}).pipelined());
 }
 
 // Tiles of more than 64 rows where they cost less: they read the weights once, but where twice as

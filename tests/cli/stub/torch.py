@@ -71,6 +71,10 @@ def from_numpy(array):
     return Tensor(array)
 
 
+def tensor(data, dtype=None, device=None):
+    return Tensor(numpy.asarray(data))
+
+
 def empty(count, dtype, device):
     return Tensor(numpy.empty(count, dtype))
 

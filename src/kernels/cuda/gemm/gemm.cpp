@@ -219,24 +219,36 @@ int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm) {
   return scratch_bytes(*gemm, kGemmSmallSmemA, true);
 }
 
-/// Of tf32: bytes and products as below, the products bound by what the tensor cores read from
-/// shared memory.
-static double pipelined_tf32_nanos(const PipelinedGemmTile& t) {
-  using Tile = machine::cuda_costs::GemmPipelinedTf32;
-  if (t.columns > kTf32Columns || t.rows > kTallRows) return 0;
+/// Of f32, rounded to tf32 or exact: bytes and products as below; the products bound by what the
+/// tensor cores read from shared memory, or by multiply-adds and what threads read for them.
+static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
+  const bool exact = t.type == kObkF32;
+  if (t.columns > (exact ? kF32Columns : kTf32Columns) || t.rows > kTallRows) return 0;
   const double depth = static_cast<double>(t.k), rows = static_cast<double>(t.rows),
                columns = static_cast<double>(std::max(round_up(t.columns, 16), t.brought)),
                a = 4 * depth * rows, b = 4 * depth * columns,
                from_memory = b / static_cast<double>(t.readers) +
                              (t.a_readers > 0 ? a / static_cast<double>(t.a_readers) : 0);
+  const double memory = t.memory_bytes > 0 ? from_memory / t.memory_bytes : 0;
+  if (exact) {
+    using Tile = machine::cuda_costs::GemmPipelinedF32;
+    const int beside = pipelined_gemm_f32_beside(static_cast<int>(t.columns));
+    const int64_t down = 32 / beside, across = 32 * beside, high = (t.rows + down - 1) / down,
+                  fours = (t.columns + across - 1) / across;  // a thread's rows; its columns by four
+    const double flops = static_cast<double>(high * down * fours * across) * depth,
+                 read = static_cast<double>(high + 4 * fours) * OBK_THREADS * 4 * depth;
+    return std::max({(a + b) / Tile::kBytes, memory, flops / Tile::kFlops,
+                     read / Tile::kSharedBytes}) +
+           (t.in_turn ? Tile::kBeginInTurn : Tile::kBegin) + Tile::kOut * rows * columns;
+  }
+  using Tile = machine::cuda_costs::GemmPipelinedTf32;
   const int high = pipelined_gemm_tf32_rows(static_cast<int>(t.rows), static_cast<int>(t.columns));
-  return std::max({(a + b) / Tile::kBytes, t.memory_bytes > 0 ? from_memory / t.memory_bytes : 0,
-                   128 * high * depth / Tile::kFlops}) +
+  return std::max({(a + b) / Tile::kBytes, memory, 128 * high * depth / Tile::kFlops}) +
          (t.in_turn ? Tile::kBeginInTurn : Tile::kBegin) + Tile::kOut * rows * columns;
 }
 
 double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {
-  if (t.type == kObkTf32) return pipelined_tf32_nanos(t);
+  if (OBK_LIES_AS_F32(t.type)) return pipelined_f32_nanos(t);
   const bool tall = t.rows > 64;
   const int64_t most = !tall           ? int64_t{kWgmmaColumns}
                        : t.chains == 1 ? int64_t{kTallColumns}
@@ -269,9 +281,9 @@ double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {
 }
 
 int64_t cuda_pipelined_gemm_stage(int32_t type, int64_t rows, int64_t n, int64_t k) {
-  if (type == kObkTf32)
-    return pipelined_gemm_tf32_stage(static_cast<int>(rows), static_cast<int>(round_up(n, 16)),
-                                     static_cast<int>(k / 32));
+  if (OBK_LIES_AS_F32(type))
+    return pipelined_gemm_f32_stage(static_cast<int>(rows), static_cast<int>(round_up(n, 16)),
+                                    static_cast<int>(k / 32));
   return pipelined_gemm_stage(static_cast<int>(rows), static_cast<int>(round_up(n, 16) / 8),
                               static_cast<int>(chunks_of(k)));
 }

@@ -65,14 +65,18 @@ constexpr int pipelined_gemm_stage(int rows, int groups, int chunks_of_part) {
   return stage;
 }
 
-/* The same of tf32 (pipelined_gemm_tf32.cuh): columns of a tile at most; rows of a warpgroup, which
- * of up to 64 columns has half of the tile's; blocks of 32 k that come for one barrier, as 40 KB
- * hold. */
-enum { kTf32Columns = 128 };
+/* The same of exact f32 (pipelined_gemm_f32.cuh) and of tf32 (pipelined_gemm_tf32.cuh): columns of a
+ * tile at most. Warps of exact f32 side by side, each with 32 columns, and again; rows of a
+ * warpgroup of tf32, which of up to 64 columns has half of the tile's; blocks of 32 k that come for
+ * one barrier, as 40 KB hold. */
+enum { kF32Columns = 128, kTf32Columns = 128 };
+constexpr int pipelined_gemm_f32_beside(int columns) {
+  return (columns + 31) / 32 % 2 == 0 ? 2 : 1;
+}
 constexpr int pipelined_gemm_tf32_rows(int rows, int columns) {
   return ((columns > 64 ? rows : (rows + 1) / 2) + 15) / 16 * 16;
 }
-constexpr int pipelined_gemm_tf32_stage(int rows, int columns, int blocks) {
+constexpr int pipelined_gemm_f32_stage(int rows, int columns, int blocks) {
   return blocks % 2 == 0 && 2 * (rows + columns) * 128 <= 40960 ? 2 : 1;
 }
 

@@ -1,8 +1,10 @@
-// Kernels of one product of tf32 (pipelined_gemm_tf32.cuh) on a core (one_cta.h), all their CTAs,
-// one after another, against sums of rounded operands in one chain over k, bit by bit: B as boxes
-// of rows of k, as boxes of its columns, as packed weights. Both matrices hold others' numbers too.
+// Kernels of one product of tf32 (pipelined_gemm_tf32.cuh) and of exact f32 (pipelined_gemm_f32.cuh)
+// on a core (one_cta.h), all their CTAs, one after another, against sums in one chain over k, of
+// rounded operands or by fused multiply-adds, bit by bit: B as boxes of rows of k, as boxes of its
+// columns, as packed weights. Both matrices hold others' numbers too.
 #include "one_cta_wgmma.h"
 
+#include <cmath>
 #include <random>
 
 #include "kernels/cuda/gemm/gemm.h"
@@ -45,6 +47,7 @@ static void assign_warps(ObkLanes*) {}
 constexpr int kBars = 512;  // bytes behind all else
 static uint32_t pipelined_gemm_bars() { return one_cta::kSharedBytes - kBars; }
 }  // namespace obk
+#include "kernels/cuda/gemm/pipelined_gemm_f32.cuh"
 #include "kernels/cuda/gemm/pipelined_gemm_tf32.cuh"
 #pragma GCC diagnostic pop
 
@@ -55,12 +58,14 @@ enum class Kind { kOfK, kOfColumns, kWeights };  // B's rows; or it is packed
 
 struct Tile {
   const char* name;
+  bool exact;
   int rows, columns, tail, k, stage;  // tail: columns of the last tile of a row, 0: as the others
   Kind kind;
   void (*run)(const ObkPipelinedGemm&);
   void (*compile)(const runtime::cuda::PipelinedGemmNumbers&);  // that `run` is of these numbers
 };
-void PrintTo(const Tile& c, std::ostream* out) { *out << c.name; }
+std::string name_of(const Tile& t) { return std::string(t.exact ? "f32_" : "tf32_") + t.name; }
+void PrintTo(const Tile& t, std::ostream* out) { *out << name_of(t); }
 
 std::vector<float>* result;  // C, rows of `result_wide`
 int64_t result_wide;
@@ -89,7 +94,8 @@ struct Numbers {
 
 constexpr int pitch_of(int columns) { return (columns + 1) / 2 * 2 + (columns % 16 == 0 ? 4 : 0); }
 
-template <int kRows, int kColumns, int kTail, int kK, int kStage, int kBoxes, bool kKRows>
+template <bool kExact, int kRows, int kColumns, int kTail, int kK, int kStage, int kBoxes,
+          bool kKRows>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   using N = Numbers<kRows, kBoxes, kKRows>;
   constexpr int kPitch = pitch_of(kColumns);
@@ -98,7 +104,11 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   ObkGemm g = {};
   g.m = t->r1 - t->r0, g.n = t->c1 - t->c0, g.k = kK, g.c_row = kPitch, g.c = w->scratch;
   const auto sums = [&](auto columns) {
-    obk::pipelined_gemm_tf32<obk::FixedShape<kRows, columns(), kK, kK, kPitch>, kStage, N>(w, g);
+    using S = obk::FixedShape<kRows, columns(), kK, kK, kPitch>;
+    if constexpr (kExact)
+      obk::pipelined_gemm_f32<S, kStage, N>(w, g);
+    else
+      obk::pipelined_gemm_tf32<S, kStage, N>(w, g);
   };
   if (kTail != 0 && g.n == kTail)
     sums(std::integral_constant < int, kTail == 0 ? kColumns : kTail > ());
@@ -113,27 +123,34 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   }
 }
 
-template <Kind kKind, int kRows, int kColumns, int kTail, int kK>
-Tile tile(const char* name) {
+template <bool kExact, Kind kKind, int kRows, int kColumns, int kTail, int kK>
+Tile tile_of(const char* name) {
   constexpr bool kKRows = kKind == Kind::kOfK;
   constexpr int kWide = kKRows ? (kColumns + 31) / 32 * 32 : (kColumns + 15) / 16 * 16,
                 kBoxes = kKRows                    ? kWide / 32
                          : kKind == Kind::kWeights ? 0
                                                    : 1,
-                kStage = pipelined_gemm_tf32_stage(kRows, kWide, kK / 32);
+                kStage = pipelined_gemm_f32_stage(kRows, kWide, kK / 32);
   using N = Numbers<kRows, kBoxes, kKRows>;
   return {name,
+          kExact,
           kRows,
           kColumns,
           kTail,
           kK,
           kStage,
           kKind,
-          obk::run_pipelined_gemm<body<kRows, kColumns, kTail, kK, kStage, kBoxes, kKRows>, N>,
+          obk::run_pipelined_gemm<body<kExact, kRows, kColumns, kTail, kK, kStage, kBoxes, kKRows>, N>,
           N::set};
 }
 
-const Tile kTiles[] = {
+template <Kind kKind, int kRows, int kColumns, int kTail, int kK>
+std::vector<Tile> tile(const char* name) {
+  return {tile_of<false, kKind, kRows, kColumns, kTail, kK>(name),
+          tile_of<true, kKind, kRows, kColumns, kTail, kK>(name)};
+}
+
+const std::vector<Tile> kTiles[] = {
     tile<Kind::kOfK, 128, 128, 72, 96>("of_k"),
     tile<Kind::kOfK, 128, 64, 0, 128>("of_k_half_of_the_rows_each"),
     tile<Kind::kOfK, 64, 128, 16, 64>("of_k_64_rows"),
@@ -142,6 +159,8 @@ const Tile kTiles[] = {
     tile<Kind::kOfK, 99, 80, 50, 96>("of_k_rows_99"),
     tile<Kind::kOfK, 50, 16, 0, 160>("of_k_rows_50"),
     tile<Kind::kOfK, 33, 112, 96, 32>("of_k_one_block"),
+    tile<Kind::kOfK, 45, 32, 0, 128>("of_k_two_blocks_of_45_rows"),
+    tile<Kind::kOfK, 100, 96, 64, 96>("of_k_rows_100"),
     tile<Kind::kOfColumns, 128, 128, 24, 96>("of_columns"),
     tile<Kind::kOfColumns, 64, 48, 18, 192>("of_columns_two_blocks"),
     tile<Kind::kOfColumns, 66, 96, 0, 160>("of_columns_rows_66"),
@@ -150,6 +169,7 @@ const Tile kTiles[] = {
     tile<Kind::kWeights, 64, 64, 2, 128>("weights_64_rows"),
     tile<Kind::kWeights, 99, 80, 0, 160>("weights_rows_99"),
     tile<Kind::kWeights, 32, 16, 0, 192>("weights_low"),
+    tile<Kind::kWeights, 43, 48, 0, 128>("weights_two_blocks_of_43_rows"),
 };
 
 /// Matrices of `rows` rows (0: as the tile), `across` tiles wide; a batch of them one below another
@@ -199,10 +219,10 @@ void multiply(const Tile& t, const Cut& cut) {
 
   ObkPipelinedGemm p = {};
   runtime::cuda::PipelinedGemmNumbers n;
-  const one_cta::RowsMap map = {a.bytes(), rows, pitch, t.stage, t.rows, 4};
+  const one_cta::RowsMap map = {a.bytes(), rows, pitch, t.stage, t.rows, 4, !t.exact};
   memcpy(p.map, &map, sizeof map);
   const one_cta::BoxesMap b_map = {
-      b.bytes(), b_rows, b_columns, b_pitch, k_rows ? 32 * t.stage : (t.columns + 15) / 16 * 16, 4};
+      b.bytes(), b_rows, b_columns, b_pitch, k_rows ? 32 * t.stage : (t.columns + 15) / 16 * 16, 4, !t.exact};
   memcpy(p.b_map, &b_map, sizeof b_map);
   n.b_row = kAboveB, n.b_column = kBeforeB;
   n.b_row_step = static_cast<int>(cut.beside ? 0 : b_high + kBetween),
@@ -285,6 +305,9 @@ void multiply(const Tile& t, const Cut& cut) {
       const float* of_a = a.at + line * pitch + (kBefore + (cut.beside ? of * blocks : 0)) * 32;
       float want = 0;
       for (int64_t step = 0; step < t.k; step += 8) {
+        for (int64_t k = step; t.exact && k < step + 8; ++k)
+          want = std::fmaf(of_a[k], b_of(of, k, x), want);
+        if (t.exact) continue;
         double sum = static_cast<double>(want);
         for (int64_t k = step; k < step + 8; ++k) sum += rounded(of_a[k]) * rounded(b_of(of, k, x));
         want = static_cast<float>(sum);
@@ -295,9 +318,15 @@ void multiply(const Tile& t, const Cut& cut) {
     }
 }
 
-class OneCtaPipelinedTf32 : public testing::TestWithParam<Tile> {};
+std::vector<Tile> all_tiles() {
+  std::vector<Tile> all;
+  for (const std::vector<Tile>& some : kTiles) all.insert(all.end(), some.begin(), some.end());
+  return all;
+}
 
-TEST_P(OneCtaPipelinedTf32, SumsInOneChain) {
+class OneCtaPipelinedF32 : public testing::TestWithParam<Tile> {};
+
+TEST_P(OneCtaPipelinedF32, SumsInOneChain) {
   const Tile& t = GetParam();
   const Cut cuts[] = {
       {0, 2},                                          // all of k has a place, if anywhere
@@ -317,8 +346,8 @@ TEST_P(OneCtaPipelinedTf32, SumsInOneChain) {
     if (HasFatalFailure()) return;
   }
 }
-INSTANTIATE_TEST_SUITE_P(Product, OneCtaPipelinedTf32, testing::ValuesIn(kTiles),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Product, OneCtaPipelinedF32, testing::ValuesIn(all_tiles()),
+                         [](const auto& info) { return name_of(info.param); });
 
 }  // namespace
 }  // namespace obelisk

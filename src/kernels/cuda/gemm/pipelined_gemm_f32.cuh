@@ -1,0 +1,229 @@
+/* kernels/cuda/gemm/pipelined_gemm_f32.cuh — the sums of a tile of a pipelined GEMM kernel
+ * (pipelined_gemm.cuh) of exact f32, by CUDA cores: up to 128 rows by up to 128 columns. sm_90a.
+ *
+ *   pipelined_gemm_f32<S, stage, N>(w, g)    after pipe->begin(): the tile to g.c
+ *
+ * Operands come as those of tf32 do (pipelined_gemm_tf32.cuh has the layouts of B), but A as it is.
+ * A warp's lanes are four rows by eight groups of columns, warps are side by side in twos or one
+ * below another, and a thread has up to 8 x 8 sums: for four k it reads 16 bytes of each of its
+ * rows, and as much of B for each four of its columns, while it multiplies what it read before.
+ * Rows of the tile are dealt to threads one by one, so that the lanes of a load meet in no bank; of
+ * packed weights, whose panels have 16 columns, two lanes do.
+ *
+ * Every sum is one chain of fused multiply-adds over k, whatever the tile: bits depend on k alone,
+ * but are not those of fma.cuh, which computes fewer rows. */
+#ifndef OBK_PIPELINED_GEMM_F32_CUH
+#define OBK_PIPELINED_GEMM_F32_CUH
+
+#include "gemm/pipelined_gemm.cuh"
+
+namespace obk {
+
+/* Where this thread's sums of a tile are. */
+template <class S, class N>
+struct PipelinedGemmF32Place {
+  static constexpr bool kMapped = N::boxes > 0, kKRows = kMapped && N::k_rows,
+                        kTurned = kMapped && !N::k_rows;
+  static constexpr int kBeside = pipelined_gemm_f32_beside(S::kColumns), /* warps */
+      kDown = 4 * (8 / kBeside), /* rows from one of the thread's to the next */
+      kAcross = 32 * kBeside,    /* columns from one of its fours to the next */
+      kHigh = (S::kRows + kDown - 1) / kDown,
+                       kFours = (S::kColumns + kAcross - 1) / kAcross;
+  int row, warp_column, lane_column;
+
+  __device__ __forceinline__ PipelinedGemmF32Place() {
+    const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
+    row = warp / kBeside * 4 + lane / 8;
+    warp_column = warp % kBeside * 32, lane_column = lane % 8;
+  }
+  /* Of its four `q`, the first of a row's neighbours, or number e of a turned B. */
+  __device__ __forceinline__ int column(int q, int e = 0) const {
+    return q * kAcross + warp_column + (kTurned ? e * 8 + lane_column : lane_column * 4 + e);
+  }
+};
+
+/* A thread's operands of four k. */
+template <int kHigh, int kFours>
+struct PipelinedGemmF32Operands {
+  uint32_t a[kHigh][4];      /* by row and k */
+  uint32_t b[kFours][4][4];  /* by four of columns; then by k and column, turned by column and k */
+};
+
+template <class S, class N>
+struct PipelinedGemmF32Reader {
+  using Place = PipelinedGemmF32Place<S, N>;
+  static constexpr int kHigh = Place::kHigh, kFours = Place::kFours;
+  using Operands = PipelinedGemmF32Operands<kHigh, kFours>;
+  /* Columns that a stage has of B: a thread beyond them reads the last ones. */
+  static constexpr int kWide = (S::kColumns + 15) / 16 * 16;
+  uint32_t a, last_a, b, last_b; /* from a stage's beginning */
+
+  /* Of block `block` of a stage: its rows of A, 128 bytes each, lie one block behind another, and
+   * the 16-byte pieces of a row are swapped by the number of the row among all of them. */
+  __device__ __forceinline__ PipelinedGemmF32Reader(const Place& at, int block) {
+    const auto of_row = [&](int row) {
+      const int line = block * N::tile_rows + row;
+      return (uint32_t)(line * 128 + line % 8 * 16);
+    };
+    a = of_row(at.row);
+    last_a = of_row(min(at.row + (kHigh - 1) * Place::kDown, N::tile_rows - 1));
+    if (Place::kKRows) {
+      b = at.warp_column / 32 * (N::stage * 4096) + block * 4096 + at.lane_column * 16;
+      last_b = b + (kFours - 1) * Place::kBeside * (N::stage * 4096);
+    } else if (Place::kTurned) {
+      b = block * (N::bytes / N::stage) + at.lane_column * (128 + 16) + at.warp_column * 128;
+      last_b = 0;
+    } else {
+      const int panel = at.column(0) / 16;
+      const auto of_panel = [&](int of) {
+        return (uint32_t)(of * (N::stage * 2048) + block * 2048 + at.lane_column % 4 * 16);
+      };
+      b = of_panel(panel);
+      last_b = of_panel(min(panel + (kFours - 1) * Place::kAcross / 16, kWide / 16 - 1));
+    }
+  }
+  /* Of the block's four k number `four`, from a stage at `stage`, where B is at `stage_b`. */
+  __device__ __forceinline__ void load(Operands& to, const Place& at, uint32_t stage,
+                                       uint32_t stage_b, int four) const {
+#pragma unroll
+    for (int i = 0; i < kHigh; ++i)
+      load_shared16(to.a[i], i + 1 < kHigh
+                                 ? ((stage + a) ^ (four * 16)) + i * (Place::kDown * 128)
+                                 : (stage + last_a) ^ (four * 16));
+    if (Place::kTurned) {
+#pragma unroll
+      for (int q = 0; q < kFours; ++q)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          uint32_t from = (stage_b + b) ^ (four * 16);
+          const int first = q * Place::kAcross + e * 8; /* of the first warp's columns */
+          if (first + (Place::kBeside - 1) * 32 + 8 <= kWide)
+            from += first * 128;
+          else /* some warp's columns are beyond the tile */
+            from += (min(first + at.warp_column, kWide - 8) - at.warp_column) * 128;
+          load_shared16(to.b[q][e], from);
+        }
+    } else {
+#pragma unroll
+      for (int q = 0; q < kFours; ++q)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int line = four * 4 + k;
+          if (Place::kKRows)
+            load_shared16(to.b[q][k], ((stage_b + b) ^ (line % 8 * 16)) + line * 128 +
+                                          q * Place::kBeside * (N::stage * 4096));
+          else
+            load_shared16(to.b[q][k],
+                          stage_b + line * 64 +
+                              (q + 1 < kFours ? b + q * (Place::kAcross / 16) * (N::stage * 2048)
+                                              : last_b));
+        }
+    }
+  }
+};
+
+/* multiply(stage), which reads all of a stage, for all stages that the CTA has of a tile, and what
+ * loads more of them: a stage later than a place has been read, so that no warp waits for others. */
+template <int kStages, class N, typename M>
+static __device__ __forceinline__ void pipelined_gemm_read_stages(PipelinedGemmPipe<N>& pipe,
+                                                                  M&& multiply) {
+  const int late = N::stages > 2 ? 1 : 0;
+#pragma unroll 1
+  for (int s = 0; s < kStages; ++s) {
+    const int place = pipe.slot;
+    multiply(same_in_warp(pipe.wait()));
+    if (!N::refills) continue;
+    if (!N::single) {
+      pipe.give_back(place);
+      if (s >= late) pipe.refill();
+    } else { /* what is not refilled nobody gives back: it might reach a CTA that has ended */
+      if (s + N::stages < kStages) pipe.give_back(place);
+      const int refilled = s - late + N::stages;
+      if (s >= late && refilled < kStages) pipe.refill_with(refilled);
+    }
+  }
+  if (N::refills && !N::single && late) pipe.refill();
+  allow_next();
+}
+
+template <typename S, int kStage, class N>
+static __device__ __forceinline__ void pipelined_gemm_f32(ObkLanes* w, const ObkGemm& g) {
+  constexpr int kBlocks = S::kK / 32, kStages = kBlocks / kStage, kSteps = 8; /* fours of k */
+  static_assert(S::kK % 32 == 0 && kBlocks % kStage == 0 && S::kSplitK == 1 && N::block_k == 32,
+                "stages of a tile are whole");
+  static_assert(S::kRows <= kTallRows && S::kColumns <= kF32Columns, "sums fit in registers");
+  static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2,
+                "sums go in pairs");
+  using Place = PipelinedGemmF32Place<S, N>;
+  using Reader = PipelinedGemmF32Reader<S, N>;
+  constexpr int kHigh = Place::kHigh, kFours = Place::kFours;
+  PipelinedGemmPipe<N>& pipe = *(PipelinedGemmPipe<N>*)w->pipe;
+  const Place at;
+  float sum[kHigh][kFours][4];
+#pragma unroll
+  for (int i = 0; i < kHigh; ++i)
+#pragma unroll
+    for (int q = 0; q < kFours; ++q)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum[i][q][e] = 0;
+  const auto add = [&](const typename Reader::Operands& x) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+#pragma unroll
+      for (int i = 0; i < kHigh; ++i)
+#pragma unroll
+        for (int q = 0; q < kFours; ++q)
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            sum[i][q][e] = fmaf(__uint_as_float(x.a[i][k]),
+                                __uint_as_float(Place::kTurned ? x.b[q][e][k] : x.b[q][k][e]),
+                                sum[i][q][e]);
+  };
+  const auto multiply = [&](uint32_t stage) {
+    const uint32_t stage_b = stage + N::rows_bytes;
+#pragma unroll 1
+    for (int block = 0; block < kStage; ++block) {
+      const Reader reader(at, block);
+      typename Reader::Operands x[2]; /* one is loaded while the other is multiplied */
+      reader.load(x[0], at, stage, stage_b, 0);
+#pragma unroll 1
+      for (int four = 0; four < kSteps; four += 2) {
+        reader.load(x[1], at, stage, stage_b, four + 1);
+        add(x[0]);
+        if (four + 2 < kSteps) reader.load(x[0], at, stage, stage_b, four + 2);
+        add(x[1]);
+      }
+    }
+  };
+  pipelined_gemm_read_stages<kStages>(pipe, multiply);
+  if (N::overlaid > 0) __syncthreads(); /* all have read the last places */
+  const uint32_t c = shared_address(g.c);
+  const int rows = (int)g.m;
+#pragma unroll
+  for (int i = 0; i < kHigh; ++i) {
+    const int row = at.row + i * Place::kDown;
+    if (row >= rows) continue;
+#pragma unroll
+    for (int q = 0; q < kFours; ++q) {
+      const float(&v)[4] = sum[i][q];
+      const uint32_t to = c + (row * S::kPitchC + at.column(q)) * 4;
+      if (Place::kTurned) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (at.column(q, e) < S::kColumns) store_shared(to + e * 32, v[e]);
+      } else if (S::kPitchC % 4 == 0 && S::kColumns % 4 == 0) {
+        const uint32_t words[4] = {__float_as_uint(v[0]), __float_as_uint(v[1]),
+                                   __float_as_uint(v[2]), __float_as_uint(v[3])};
+        if (at.column(q) < S::kColumns) store_shared16(to, words);
+      } else {
+        if (at.column(q) < S::kColumns) store_shared8(to, v[0], v[1]);
+        if (at.column(q, 2) < S::kColumns) store_shared8(to + 8, v[2], v[3]);
+      }
+    }
+  }
+  __syncthreads();
+}
+
+}  // namespace obk
+
+#endif
