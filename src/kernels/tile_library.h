@@ -37,6 +37,7 @@ struct PipelinedGemmTile {
   /// that come, some of which nobody may multiply. 0: B is weights.
   int64_t a_readers = 0, brought = 0;
   bool in_turn = false;  // then: a worker has several, whose loads go on during epilogues
+  bool packed = false;   // B is packed weights
 };
 
 /// GEMM tiles of a persistent kernel whose pipeline loads both operands across tile boundaries

@@ -189,11 +189,15 @@ struct GemmPipelinedTf32 {
   static constexpr double kBegin = 1000, kBeginInTurn = 200, kOut = 0.11;  // ns, an element of C
 };
 
-/// The same of exact f32 (pipelined_gemm_f32.cuh). Estimates: multiply-adds at 0.85 of the peak, and
-/// what threads read from shared memory at three quarters of what it gives.
+/// The same of exact f32 (pipelined_gemm_f32.cuh): multiply-adds at the peak; beside them, for each
+/// k, what a thread reads of each of its rows and columns, packed ones with bank conflicts, less
+/// what is hidden. Fit to tiles of packed weights on an H200, h200_fp32_gemm.json; of an activation
+/// B an estimate.
 struct GemmPipelinedF32 {
-  static constexpr double kBytes = 90, kFlops = 190, kSharedBytes = 170;   // a ns
-  static constexpr double kBegin = 1200, kBeginInTurn = 300, kOut = 0.11;  // ns, an element of C
+  static constexpr double kBytes = 90, kFlops = 218;                        // a ns
+  static constexpr double kRow = 2.3, kColumn = 2.9, kPackedColumn = 5.75,  // ns
+      kHidden = 11.6, kLeast = 31;                                          // ns
+  static constexpr double kBegin = 1200, kBeginInTurn = 300, kOut = 0.11;   // ns, an element of C
 };
 
 // ---- attention tiles ---------------------------------------------------------------------------

@@ -125,7 +125,8 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
                                     .k = shape.k / shape.split_k,
                                     .chains = chains,
                                     .readers = each,
-                                    .memory_bytes = machine.bytes_per_sm};
+                                    .memory_bytes = machine.bytes_per_sm,
+                                    .packed = !shape.activations};
     for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
       if (words && columns < n && columns % shape.b_together != 0) continue;  // all of a box comes
       tile.columns = std::min(columns, n) * shape.b_count;
@@ -201,7 +202,7 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
   const bool exact = words && !product.tf32;
   const int64_t size = byte_size(product.a_type, 1);
   if (activations || words ? a.kind == BufferKind::kWeight || product.a_type != product.b_type
-                          : a.kind != BufferKind::kArena)
+                           : a.kind != BufferKind::kArena)
     return false;
   if (!activations && (product.batch.size() > 1 || !work_packs_weights(group, tasks, work, tiles)))
     return false;
@@ -230,7 +231,8 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
   if (shape.columns * shape.b_count % 2 != 0) return false;  // sums are stored in pairs
   const PipelinedCut best =
       quickest_pipelined(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm);
-  if (best.rows == 0 || (other && best.all >= *other)) return false;
+  using kernels::pipelined_bounds::kF32ListedOver;
+  if (best.rows == 0 || (other && best.all >= (exact ? kF32ListedOver : 1) * *other)) return false;
   work.tile_rows = best.rows, work.tile_columns = best.columns, work.task_nanos = best.nanos;
   work.form = PipelinedGemm{.a = *matrix,
                             .tall = best.rows > kernels::pipelined_bounds::kTileRows,

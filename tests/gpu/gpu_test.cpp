@@ -783,8 +783,8 @@ graph::Graph of_activations(const OfActivations& one, const std::string& type) {
   return std::move(*graph);
 }
 
-/// All of `cases`, in "f16", "bf16", "tf32" or "f32"; weights: B is constant. Of exact f32 predicted
-/// times decide which have a kernel of their own: most.
+/// All of `cases`, in "f16", "bf16", "tf32" or "f32"; weights: B is constant. Of exact f32
+/// predicted times decide which have a kernel of their own: most.
 void expect_products(std::span<const OfActivations> cases, const std::string& name, bool weights) {
   const bool tf32 = name == "tf32", exact = name == "f32";
   std::string skipped;

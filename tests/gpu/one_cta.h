@@ -163,7 +163,7 @@ inline std::vector<std::pair<const char*, const char*>> readable;
 struct RowsMap {
   const char* at;
   int64_t rows, pitch, blocks, together;
-  int64_t size = 2;    // bytes of an element
+  int64_t size = 2;   // bytes of an element
   bool tf32 = false;  // floats are rounded to it
 };
 /// The same of copies of boxes, of 128 bytes of a row.

@@ -1,7 +1,7 @@
-// Kernels of one product of tf32 (pipelined_gemm_tf32.cuh) and of exact f32 (pipelined_gemm_f32.cuh)
-// on a core (one_cta.h), all their CTAs, one after another, against sums in one chain over k, of
-// rounded operands or by fused multiply-adds, bit by bit: B as boxes of rows of k, as boxes of its
-// columns, as packed weights. Both matrices hold others' numbers too.
+// Kernels of one product of tf32 (pipelined_gemm_tf32.cuh) and of exact f32
+// (pipelined_gemm_f32.cuh) on a core (one_cta.h), all their CTAs, one after another, against sums
+// in one chain over k, of rounded operands or by fused multiply-adds, bit by bit: B as boxes of
+// rows of k, as boxes of its columns, as packed weights. Both matrices hold others' numbers too.
 #include "one_cta_wgmma.h"
 
 #include <cmath>
@@ -132,16 +132,17 @@ Tile tile_of(const char* name) {
                                                    : 1,
                 kStage = pipelined_gemm_f32_stage(kRows, kWide, kK / 32);
   using N = Numbers<kRows, kBoxes, kKRows>;
-  return {name,
-          kExact,
-          kRows,
-          kColumns,
-          kTail,
-          kK,
-          kStage,
-          kKind,
-          obk::run_pipelined_gemm<body<kExact, kRows, kColumns, kTail, kK, kStage, kBoxes, kKRows>, N>,
-          N::set};
+  return {
+      name,
+      kExact,
+      kRows,
+      kColumns,
+      kTail,
+      kK,
+      kStage,
+      kKind,
+      obk::run_pipelined_gemm<body<kExact, kRows, kColumns, kTail, kK, kStage, kBoxes, kKRows>, N>,
+      N::set};
 }
 
 template <Kind kKind, int kRows, int kColumns, int kTail, int kK>
@@ -166,6 +167,7 @@ const std::vector<Tile> kTiles[] = {
     tile<Kind::kOfColumns, 66, 96, 0, 160>("of_columns_rows_66"),
     tile<Kind::kOfColumns, 40, 64, 0, 128>("of_columns_rows_40"),
     tile<Kind::kWeights, 128, 128, 40, 96>("weights"),
+    tile<Kind::kWeights, 128, 64, 0, 96>("weights_half_of_the_rows_each"),
     tile<Kind::kWeights, 64, 64, 2, 128>("weights_64_rows"),
     tile<Kind::kWeights, 99, 80, 0, 160>("weights_rows_99"),
     tile<Kind::kWeights, 32, 16, 0, 192>("weights_low"),
@@ -222,7 +224,8 @@ void multiply(const Tile& t, const Cut& cut) {
   const one_cta::RowsMap map = {a.bytes(), rows, pitch, t.stage, t.rows, 4, !t.exact};
   memcpy(p.map, &map, sizeof map);
   const one_cta::BoxesMap b_map = {
-      b.bytes(), b_rows, b_columns, b_pitch, k_rows ? 32 * t.stage : (t.columns + 15) / 16 * 16, 4, !t.exact};
+      b.bytes(), b_rows,  b_columns, b_pitch, k_rows ? 32 * t.stage : (t.columns + 15) / 16 * 16,
+      4,         !t.exact};
   memcpy(p.b_map, &b_map, sizeof b_map);
   n.b_row = kAboveB, n.b_column = kBeforeB;
   n.b_row_step = static_cast<int>(cut.beside ? 0 : b_high + kBetween),

@@ -54,13 +54,18 @@ int driver_version() {
 static Status encode(DevicePointer at, int dimensions, const uint64_t* extent,
                      const uint64_t* bytes, const unsigned* box, int64_t size, bool tf32,
                      void* map) {
-  constexpr int kHalf = 1, kFloat = 7, kTf32 = 11, kPlain = 0, kSwapped128 = 3, kWide = 3, kZeros = 0;
+  constexpr int kHalf = 1, kFloat = 7, kTf32 = 11, kPlain = 0, kSwapped128 = 3, kWide = 3,
+                kZeros = 0;
   if (!table.MapEncode)
     return Error{Code::kDevice, "runtime", "the NVIDIA driver has no cuTensorMapEncodeTiled", "",
                  "update the driver to 525 or later"};
   const unsigned step[] = {1, 1, 1};
-  return check(table.MapEncode(map, size != 4 ? kHalf : tf32 ? kTf32 : kFloat,
-                               static_cast<unsigned>(dimensions), at, extent, bytes, box, step, kPlain, kSwapped128, kWide, kZeros),
+  return check(table.MapEncode(map,
+                               size != 4 ? kHalf
+                               : tf32    ? kTf32
+                                         : kFloat,
+                               static_cast<unsigned>(dimensions), at, extent, bytes, box, step,
+                               kPlain, kSwapped128, kWide, kZeros),
                "describe a matrix to TMA");
 }
 

@@ -71,8 +71,8 @@ Result<ObkPipelinedGemm> CudaContext::pipelined_gemm(const Launch& launch,
   const RowsMap& rows = launch.rows;
   const DevicePointer a = record.grid.operands[rows.operand], b = record.weights;
   if (a != 0)  // else a port that no run has named yet
-    TRY_STATUS(
-        encode_rows(a, rows.rows, rows.pitch, rows.blocks, rows.together, rows.size, rows.tf32, record.map));
+    TRY_STATUS(encode_rows(a, rows.rows, rows.pitch, rows.blocks, rows.together, rows.size,
+                           rows.tf32, record.map));
   const BoxesMap& boxes = launch.boxes;
   if (boxes.together > 0 && b != 0)
     TRY_STATUS(encode_boxes(b, boxes.rows, boxes.columns, boxes.pitch, boxes.together, boxes.size,

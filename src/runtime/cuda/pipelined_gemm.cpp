@@ -74,11 +74,13 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   set(p.stage, gemm.stage), set(p.split_k, gemm.split_k);
   const int64_t size = gemm.size, wide_block = 128 / size;
   const bool words = size == 4;
-  if ((size != 2 && !words) || (gemm.tf32 && !words) || (words && (gemm.split_k != 1 || b_count != 1))) return broken();
+  if ((size != 2 && !words) || (gemm.tf32 && !words) ||
+      (words && (gemm.split_k != 1 || b_count != 1)))
+    return broken();
   p.block_k = static_cast<int>(wide_block);
   if (!gemm.boxes &&
       (words ? !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, wide_block, size)
-            : work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0))
+             : work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0))
     return broken();
   if (!gemm.boxes && work.operands[launch.weights].kind != BufferKind::kWeight) return broken();
   if (p.split_k < 1 || p.split_k > schedule::kMostOfGang) return broken();

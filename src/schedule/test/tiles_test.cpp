@@ -422,8 +422,8 @@ TEST(Tiles, ProductsOfTf32ArePipelined) {
         of_activations(8, 64, 256, 256, false, false, strategy, "sm_90a", DType::f32).pipelined());
 }
 
-// Products of exact f32 are, where they are predicted to take less time so than in tiles whose warps
-// share out k: many rows are, few tiles of a long k are not.
+// Products of exact f32 are, where they are predicted to take less time so than in tiles whose
+// warps share out k: many rows are, few tiles of a long k are not.
 TEST(Tiles, ProductsOfExactF32ArePipelinedWhereTheyAreQuicker) {
   const auto of_f32 = [](int64_t batch, int64_t rows, int64_t columns, int64_t k,
                          machine::Strategy strategy = {.own_kernels = true}) {

@@ -234,11 +234,14 @@ static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
     using Tile = machine::cuda_costs::GemmPipelinedF32;
     const int beside = pipelined_gemm_f32_beside(static_cast<int>(t.columns));
     const int64_t down = 32 / beside, across = 32 * beside, high = (t.rows + down - 1) / down,
-                  fours = (t.columns + across - 1) / across;  // a thread's rows; its columns by four
-    const double flops = static_cast<double>(high * down * fours * across) * depth,
-                 read = static_cast<double>(high + 4 * fours) * OBK_THREADS * 4 * depth;
-    return std::max({(a + b) / Tile::kBytes, memory, flops / Tile::kFlops,
-                     read / Tile::kSharedBytes}) +
+                  fours =
+                      (t.columns + across - 1) / across;  // a thread's rows; its columns by four
+    const double flops = static_cast<double>(high * down * fours * across),
+                 a_k = flops / Tile::kFlops + Tile::kRow * static_cast<double>(high) +
+                       (t.packed ? Tile::kPackedColumn : Tile::kColumn) *
+                           static_cast<double>(4 * fours) -
+                       Tile::kHidden;
+    return std::max({(a + b) / Tile::kBytes, memory, depth * std::max(a_k, Tile::kLeast)}) +
            (t.in_turn ? Tile::kBeginInTurn : Tile::kBegin) + Tile::kOut * rows * columns;
   }
   using Tile = machine::cuda_costs::GemmPipelinedTf32;

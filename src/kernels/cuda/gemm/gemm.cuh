@@ -20,9 +20,9 @@
  * pipelined_gemm.cuh. Only of GEMMs of 512 rows and more in graphs of kernels do grid tiles
  * (conv_grid.cuh) and tall ones (pipelined_gemm.cuh) sum otherwise: there the same program gives
  * the same bits, but not those of fewer rows. That rests on wgmma and mma.sync giving the same bits
- * for the same sixteen k, which tests/gpu checks. In tf32 the tiles here have one order, pipelined
- * kernels of 33 rows and more another (pipelined_gemm_tf32.cuh), each of which depends on k alone;
- * programs that are batch-invariant have no pipelined kernels. */
+ * for the same sixteen k, which tests/gpu checks. In tf32 and in f32 the tiles here have one order,
+ * pipelined kernels of 33 rows and more another (pipelined_gemm_tf32.cuh, pipelined_gemm_f32.cuh),
+ * each of which depends on k alone; programs that are batch-invariant have no pipelined kernels. */
 #ifndef OBK_GEMM_CUH
 #define OBK_GEMM_CUH
 

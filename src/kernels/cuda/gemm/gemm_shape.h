@@ -65,8 +65,8 @@ constexpr int pipelined_gemm_stage(int rows, int groups, int chunks_of_part) {
   return stage;
 }
 
-/* The same of exact f32 (pipelined_gemm_f32.cuh) and of tf32 (pipelined_gemm_tf32.cuh): columns of a
- * tile at most. Warps of exact f32 side by side, each with 32 columns, and again; rows of a
+/* The same of exact f32 (pipelined_gemm_f32.cuh) and of tf32 (pipelined_gemm_tf32.cuh): columns of
+ * a tile at most. Warps of exact f32 side by side, each with 32 columns, and again; rows of a
  * warpgroup of tf32, which of up to 64 columns has half of the tile's; blocks of 32 k that come for
  * one barrier, as 40 KB hold. */
 enum { kF32Columns = 128, kTf32Columns = 128 };

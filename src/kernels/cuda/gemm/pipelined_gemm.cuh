@@ -1,7 +1,8 @@
 /* kernels/cuda/gemm/pipelined_gemm.cuh — a persistent kernel of one GEMM of 16-bit numbers, or of
- * tf32 (pipelined_gemm_tf32.cuh has its tiles; here is how operands come), of 33 rows and more,
- * whose B is packed weights or an activation: C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by
- * up to 160 columns, or of 65 to 128 rows (tall tiles), which read B half as often. sm_90a.
+ * f32 (pipelined_gemm_tf32.cuh and pipelined_gemm_f32.cuh have its tiles; here is how operands
+ * come), of 33 rows and more, whose B is packed weights or an activation:
+ * C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by up to 160 columns, or of 65 to 128 rows
+ * (tall tiles), which read B half as often. sm_90a.
  *
  *   OBK_PIPELINED_GEMM_KERNEL(k, body, N)     an entry: a CTA an SM
  *   pipe->begin()      in the body, before it reads anything but weights
@@ -59,8 +60,7 @@
  *   boxes                         copies of a block of 64 k of B by its map; 0: packed weights.
  *                                 bytes are then those of all tiles, last_bytes, tile_bytes and
  *                                 weights_step nothing
- *   block_k                       k of a block, 128 bytes of a row: 64, of tf32 32
- *                                 (pipelined_gemm_tf32.cuh)
+ *   block_k                       k of a block, 128 bytes of a row: 64, of f32 32
  *   k_rows                        rows of B in memory are those of k, else those of its columns
  *   b_row, b_column               where B begins in its map, in elements
  *   b_row_step, b_column_step     from matrix to matrix of a batch
@@ -141,7 +141,7 @@ struct PipelinedGemmB {
                         PipelinedGemmCluster<N>::part() * N::tile_stages * (int)stage_step() +
                         (unsigned)beside / N::across * N::weights_step);
   }
-  /* Of tf32 weights lie as panels of 16 columns, each with all of k: of one so many bytes are a
+  /* Of f32 weights lie as panels of 16 columns, each with all of k: of one so many bytes are a
    * stage's, and the next begins so many further. */
   static constexpr bool kPanels = N::block_k == 32;
   static constexpr int kPanelStage = N::block_k * 64;
@@ -299,7 +299,7 @@ struct PipelinedGemmFirst<N, true> {
 };
 
 /* Threads that say that a stage has been read: one of each warp, behind __syncwarp(). racecheck
- * takes an arrival for that of its thread alone, so that reads of others (of tf32: by LDS) look
+ * takes an arrival for that of its thread alone, so that reads of others (of f32: by LDS) look
  * like races with the copy that follows: OBK_EVERY_LANE_ARRIVES is for it. */
 #ifdef OBK_EVERY_LANE_ARRIVES
 constexpr int kPipelinedGemmReaders = OBK_THREADS;

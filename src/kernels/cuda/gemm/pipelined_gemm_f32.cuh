@@ -27,8 +27,7 @@ struct PipelinedGemmF32Place {
   static constexpr int kBeside = pipelined_gemm_f32_beside(S::kColumns), /* warps */
       kDown = 4 * (8 / kBeside), /* rows from one of the thread's to the next */
       kAcross = 32 * kBeside,    /* columns from one of its fours to the next */
-      kHigh = (S::kRows + kDown - 1) / kDown,
-                       kFours = (S::kColumns + kAcross - 1) / kAcross;
+      kHigh = (S::kRows + kDown - 1) / kDown, kFours = (S::kColumns + kAcross - 1) / kAcross;
   int row, warp_column, lane_column;
 
   __device__ __forceinline__ PipelinedGemmF32Place() {
@@ -45,8 +44,8 @@ struct PipelinedGemmF32Place {
 /* A thread's operands of four k. */
 template <int kHigh, int kFours>
 struct PipelinedGemmF32Operands {
-  uint32_t a[kHigh][4];      /* by row and k */
-  uint32_t b[kFours][4][4];  /* by four of columns; then by k and column, turned by column and k */
+  uint32_t a[kHigh][4];     /* by row and k */
+  uint32_t b[kFours][4][4]; /* by four of columns; then by k and column, turned by column and k */
 };
 
 template <class S, class N>
@@ -87,9 +86,8 @@ struct PipelinedGemmF32Reader {
                                        uint32_t stage_b, int four) const {
 #pragma unroll
     for (int i = 0; i < kHigh; ++i)
-      load_shared16(to.a[i], i + 1 < kHigh
-                                 ? ((stage + a) ^ (four * 16)) + i * (Place::kDown * 128)
-                                 : (stage + last_a) ^ (four * 16));
+      load_shared16(to.a[i], i + 1 < kHigh ? ((stage + a) ^ (four * 16)) + i * (Place::kDown * 128)
+                                           : (stage + last_a) ^ (four * 16));
     if (Place::kTurned) {
 #pragma unroll
       for (int q = 0; q < kFours; ++q)
@@ -113,17 +111,18 @@ struct PipelinedGemmF32Reader {
             load_shared16(to.b[q][k], ((stage_b + b) ^ (line % 8 * 16)) + line * 128 +
                                           q * Place::kBeside * (N::stage * 4096));
           else
-            load_shared16(to.b[q][k],
-                          stage_b + line * 64 +
-                              (q + 1 < kFours ? b + q * (Place::kAcross / 16) * (N::stage * 2048)
-                                              : last_b));
+            load_shared16(
+                to.b[q][k],
+                stage_b + line * 64 +
+                    (q + 1 < kFours ? b + q * (Place::kAcross / 16) * (N::stage * 2048) : last_b));
         }
     }
   }
 };
 
 /* multiply(stage), which reads all of a stage, for all stages that the CTA has of a tile, and what
- * loads more of them: a stage later than a place has been read, so that no warp waits for others. */
+ * loads more of them: a stage later than a place has been read, so that no warp waits for others.
+ */
 template <int kStages, class N, typename M>
 static __device__ __forceinline__ void pipelined_gemm_read_stages(PipelinedGemmPipe<N>& pipe,
                                                                   M&& multiply) {
@@ -175,9 +174,9 @@ static __device__ __forceinline__ void pipelined_gemm_f32(ObkLanes* w, const Obk
         for (int q = 0; q < kFours; ++q)
 #pragma unroll
           for (int e = 0; e < 4; ++e)
-            sum[i][q][e] = fmaf(__uint_as_float(x.a[i][k]),
-                                __uint_as_float(Place::kTurned ? x.b[q][e][k] : x.b[q][k][e]),
-                                sum[i][q][e]);
+            sum[i][q][e] =
+                fmaf(__uint_as_float(x.a[i][k]),
+                     __uint_as_float(Place::kTurned ? x.b[q][e][k] : x.b[q][k][e]), sum[i][q][e]);
   };
   const auto multiply = [&](uint32_t stage) {
     const uint32_t stage_b = stage + N::rows_bytes;
