@@ -5,10 +5,11 @@
  *
  * Operands come as those of tf32 do (pipelined_gemm_tf32.cuh has the layouts of B), but A as it is.
  * A warp's lanes are four rows by eight groups of columns, warps are side by side in twos or one
- * below another, and a thread has up to 8 x 8 sums: for four k it reads 16 bytes of each of its
- * rows, and as much of B for each four of its columns, while it multiplies what it read before.
- * Rows of the tile are dealt to threads one by one, so that the lanes of a load meet in no bank; of
- * packed weights, whose panels have 16 columns, two lanes do.
+ * below another, and a thread has up to 64 sums, 8 x 8 or 4 x 12: for four k it reads 16 bytes of
+ * each of its rows, and as much of B for each four of its columns, while it multiplies what it read
+ * before. A thread's rows are a stride of all row lanes apart (cyclic), so that the lanes of a load
+ * of A meet in no bank; loads of packed weights, whose panels have 16 columns, have 2-way bank
+ * conflicts.
  *
  * Every sum is one chain of fused multiply-adds over k, whatever the tile: bits depend on k alone,
  * but are not those of fma.cuh, which computes fewer rows. */
