@@ -201,8 +201,7 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
   const bool activations = b.kind != BufferKind::kWeight, words = product.of_words();
   const bool exact = words && !product.tf32;
   const int64_t size = byte_size(product.a_type, 1);
-  if (activations || words ? a.kind == BufferKind::kWeight || product.a_type != product.b_type
-                           : a.kind != BufferKind::kArena)
+  if (a.kind == BufferKind::kWeight || ((activations || words) && product.a_type != product.b_type))
     return false;
   if (!activations && (product.batch.size() > 1 || !work_packs_weights(group, tasks, work, tiles)))
     return false;

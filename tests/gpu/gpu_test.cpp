@@ -309,6 +309,16 @@ graph::Graph two_products(DType type, int64_t rows, int64_t depth, int64_t colum
   return graph;
 }
 
+/// y = x W.
+graph::Graph one_product(DType type, int64_t rows, int64_t depth, int64_t columns) {
+  std::mt19937 random(5);
+  graph::Graph graph;
+  const auto x = graph.add_input("x", {type, {rows, depth}}),
+             w = graph.add_constant(random_tensor({type, {depth, columns}}, random, 1.0 / 16));
+  graph.mark_output(graph.must_add(graph::Op::MatMul, {x, w}), "y");
+  return graph;
+}
+
 /// r = (tanh(x) W in parts) + b + residual, y = r - mean(r), as the compiler fits it for graphs of
 /// kernels.
 graph::Graph long_sum(DType type, int64_t rows, int64_t depth, int64_t columns, int64_t parts) {
@@ -460,6 +470,12 @@ void expect_pipelined(const std::function<graph::Graph(DType, int64_t rows)>& gr
 TEST_P(PipelinedGemm, EqualInterpreterAndRowsKeepTheirBits) {
   expect_pipelined([](DType type, int64_t rows) { return two_products(type, rows, 192, 320); },
                    GetParam(), {24, 50, 197}, 2, 1);
+}
+
+// A may be an input of the program, whose address a run gives.
+TEST_P(PipelinedGemm, ReadAnInput) {
+  expect_pipelined([](DType type, int64_t rows) { return one_product(type, rows, 192, 320); },
+                   GetParam(), {24, 50, 197}, 1, 1);
 }
 
 // So have those of a long k, whose parts a cluster computes: one round of clusters, several, a last

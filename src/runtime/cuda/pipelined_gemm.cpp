@@ -79,8 +79,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
     return broken();
   p.block_k = static_cast<int>(wide_block);
   if (!gemm.boxes &&
-      (words ? !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, wide_block, size)
-             : work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0))
+      !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, wide_block, size))
     return broken();
   if (!gemm.boxes && work.operands[launch.weights].kind != BufferKind::kWeight) return broken();
   if (p.split_k < 1 || p.split_k > schedule::kMostOfGang) return broken();

@@ -232,9 +232,9 @@ TEST(Tiles, LongWorksAreGrids) {
   EXPECT_EQ(rows_of("f32", 512, false), 6);
 }
 
-// A product of some rows whose A is computed here has a kernel of its own where works have kernels:
-// tiles of 64 rows, A a matrix of blocks. Not one of few rows or of many, of odd k or columns, of
-// an input, or where one kernel runs all.
+// A product of some rows has a kernel of its own where works have kernels: tiles of 64 rows, A a
+// matrix of blocks, computed or an input. Not one of few rows or of many, of odd k or columns, or
+// where one kernel runs all.
 TEST(Tiles, GemmsOfSomeRowsArePipelined) {
   const auto work_of = [](int64_t rows, int64_t k, bool own, bool computed = true,
                           const char* architecture = "sm_90a", int64_t columns = 192) {
@@ -263,7 +263,7 @@ TEST(Tiles, GemmsOfSomeRowsArePipelined) {
   EXPECT_EQ(work.pipelined()->a.pitch, 192);
   EXPECT_EQ(work.pipelined()->a.span, 192);
   EXPECT_FALSE(work_of(192, 192, false).pipelined());
-  EXPECT_FALSE(work_of(192, 192, true, false).pipelined());
+  EXPECT_TRUE(work_of(192, 192, true, false).pipelined());  // of an input
   EXPECT_FALSE(work_of(192, 192, true, true, "sm_80").pipelined());
   EXPECT_TRUE(work_of(192, 192, true, true, "sm_90a", 10).pipelined());
   EXPECT_FALSE(work_of(192, 192, true, true, "sm_90a", 7).pipelined());  // sums are stored in pairs

@@ -8,8 +8,10 @@
  * below another, and a thread has up to 64 sums, 8 x 8 or 4 x 12: for four k it reads 16 bytes of
  * each of its rows, and as much of B for each four of its columns, while it multiplies what it read
  * before. A thread's rows are a stride of all row lanes apart (cyclic), so that the lanes of a load
- * of A meet in no bank; loads of packed weights, whose panels have 16 columns, have 2-way bank
- * conflicts.
+ * of A meet in no bank. Its four columns are neighbours, but of packed weights, whose panels have
+ * 16 columns, two of a panel and two of the next one: lanes that read both panels at once would
+ * meet in the same banks. Neighbouring lanes have the same columns: where each pair of lanes reads
+ * one address, a load of 16 bytes a lane takes two cycles of shared memory, else four.
  *
  * Every sum is one chain of fused multiply-adds over k, whatever the tile: bits depend on k alone,
  * but are not those of fma.cuh, which computes fewer rows. */
@@ -24,7 +26,7 @@ namespace obk {
 template <class S, class N>
 struct PipelinedGemmF32Place {
   static constexpr bool kMapped = N::boxes > 0, kKRows = kMapped && N::k_rows,
-                        kTurned = kMapped && !N::k_rows;
+                        kTurned = kMapped && !N::k_rows, kPanels = !kMapped;
   static constexpr int kBeside = pipelined_gemm_f32_beside(S::kColumns), /* warps */
       kDown = 4 * (8 / kBeside), /* rows from one of the thread's to the next */
       kAcross = 32 * kBeside,    /* columns from one of its fours to the next */
@@ -33,12 +35,15 @@ struct PipelinedGemmF32Place {
 
   __device__ __forceinline__ PipelinedGemmF32Place() {
     const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
-    row = warp / kBeside * 4 + lane / 8;
-    warp_column = warp % kBeside * 32, lane_column = lane % 8;
+    row = warp / kBeside * 4 + lane / 16 * 2 + lane % 2;
+    warp_column = warp % kBeside * 32, lane_column = lane / 2 % 8;
   }
-  /* Of its four `q`, the first of a row's neighbours, or number e of a turned B. */
+  /* Number e of its four `q`. */
   __device__ __forceinline__ int column(int q, int e = 0) const {
-    return q * kAcross + warp_column + (kTurned ? e * 8 + lane_column : lane_column * 4 + e);
+    const int first = q * kAcross + warp_column;
+    return first + (kTurned   ? e * 8 + lane_column
+                    : kPanels ? e / 2 * 16 + lane_column * 2 + e % 2
+                              : lane_column * 4 + e);
   }
 };
 
@@ -56,7 +61,7 @@ struct PipelinedGemmF32Reader {
   using Operands = PipelinedGemmF32Operands<kHigh, kFours>;
   /* Columns that a stage has of B: a thread beyond them reads the last ones. */
   static constexpr int kWide = (S::kColumns + 15) / 16 * 16;
-  uint32_t a, last_a, b, last_b; /* from a stage's beginning */
+  uint32_t a, last_a, b, last_b[2]; /* from a stage's beginning; of the last four, by panel */
 
   /* Of block `block` of a stage: its rows of A, 128 bytes each, lie one block behind another, and
    * the 16-byte pieces of a row are swapped by the number of the row among all of them. */
@@ -69,17 +74,18 @@ struct PipelinedGemmF32Reader {
     last_a = of_row(min(at.row + (kHigh - 1) * Place::kDown, N::tile_rows - 1));
     if (Place::kKRows) {
       b = at.warp_column / 32 * (N::stage * 4096) + block * 4096 + at.lane_column * 16;
-      last_b = b + (kFours - 1) * Place::kBeside * (N::stage * 4096);
+      last_b[0] = last_b[1] = 0;
     } else if (Place::kTurned) {
       b = block * (N::bytes / N::stage) + at.lane_column * (128 + 16) + at.warp_column * 128;
-      last_b = 0;
+      last_b[0] = last_b[1] = 0;
     } else {
-      const int panel = at.column(0) / 16;
+      const int panel = at.warp_column / 16, last = panel + (kFours - 1) * Place::kAcross / 16;
       const auto of_panel = [&](int of) {
-        return (uint32_t)(of * (N::stage * 2048) + block * 2048 + at.lane_column % 4 * 16);
+        return (uint32_t)(of * (N::stage * 2048) + block * 2048 + at.lane_column * 8);
       };
       b = of_panel(panel);
-      last_b = of_panel(min(panel + (kFours - 1) * Place::kAcross / 16, kWide / 16 - 1));
+      last_b[0] = of_panel(min(last, kWide / 16 - 1));
+      last_b[1] = of_panel(min(last + 1, kWide / 16 - 1));
     }
   }
   /* Of the block's four k number `four`, from a stage at `stage`, where B is at `stage_b`. */
@@ -108,14 +114,20 @@ struct PipelinedGemmF32Reader {
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           const int line = four * 4 + k;
-          if (Place::kKRows)
+          if (Place::kKRows) {
             load_shared16(to.b[q][k], ((stage_b + b) ^ (line % 8 * 16)) + line * 128 +
                                           q * Place::kBeside * (N::stage * 4096));
-          else
-            load_shared16(
-                to.b[q][k],
-                stage_b + line * 64 +
-                    (q + 1 < kFours ? b + q * (Place::kAcross / 16) * (N::stage * 2048) : last_b));
+            continue;
+          }
+#pragma unroll
+          for (int next = 0; next < 2; ++next) {
+            const int panel = q * (Place::kAcross / 16) + next;
+            const uint32_t from = q + 1 < kFours ? b + panel * (N::stage * 2048) : last_b[next];
+            float x, y;
+            load_shared8(x, y, stage_b + line * 64 + from);
+            to.b[q][k][2 * next] = __float_as_uint(x),
+                           to.b[q][k][2 * next + 1] = __float_as_uint(y);
+          }
         }
     }
   }
@@ -211,13 +223,14 @@ static __device__ __forceinline__ void pipelined_gemm_f32(ObkLanes* w, const Obk
 #pragma unroll
         for (int e = 0; e < 4; ++e)
           if (at.column(q, e) < S::kColumns) store_shared(to + e * 32, v[e]);
-      } else if (S::kPitchC % 4 == 0 && S::kColumns % 4 == 0) {
+      } else if (!Place::kPanels && S::kPitchC % 4 == 0 && S::kColumns % 4 == 0) {
         const uint32_t words[4] = {__float_as_uint(v[0]), __float_as_uint(v[1]),
                                    __float_as_uint(v[2]), __float_as_uint(v[3])};
         if (at.column(q) < S::kColumns) store_shared16(to, words);
       } else {
         if (at.column(q) < S::kColumns) store_shared8(to, v[0], v[1]);
-        if (at.column(q, 2) < S::kColumns) store_shared8(to + 8, v[2], v[3]);
+        if (at.column(q, 2) < S::kColumns)
+          store_shared8(to + (at.column(q, 2) - at.column(q)) * 4, v[2], v[3]);
       }
     }
   }
