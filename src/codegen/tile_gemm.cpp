@@ -104,10 +104,9 @@ std::string BodyEmitter::gemm_call(const ObkGemm& shape, const std::string& type
   return fmt::format("    OBK_GEMM_TILE({}, g);\n  }}\n", type);
 }
 
-/// Whether B, an activation, streams to registers. Values of a dataflow program may lie in shared
-/// memory.
+/// Whether B streams to registers. Values of a dataflow program may lie in shared memory.
 bool BodyEmitter::streams() const {
-  return work_.streams_b && tiles_.gemm.streamed && !packed_b_ && !work_.dataflow;
+  return work_.streams_b && tiles_.gemm.streamed && !work_.dataflow;
 }
 
 std::string BodyEmitter::streamed_call(const std::string& type) {
@@ -115,8 +114,8 @@ std::string BodyEmitter::streamed_call(const std::string& type) {
   const int64_t ctas = work_.rectangles() ? work_.rectangles()->tasks_per_worker : 1;
   int64_t made_for = kernels::streamed_bounds::kFewestColumns;
   while (made_for < work_.tile_columns) made_for *= 2;
-  return fmt::format("    OBK_GEMM_STREAMED_TILE({}, g, {}, {}, {});\n  }}\n", type,
-                     work_.tile_rows, made_for, ctas);
+  return fmt::format("    OBK_GEMM_STREAMED_TILE({}, g, {}, {}, {}{});\n  }}\n", type,
+                     work_.tile_rows, made_for, ctas, packed_b_ ? ", true" : "");
 }
 
 void BodyEmitter::product(bool vectors) {

@@ -63,11 +63,12 @@ namespace fma_rows_bounds {
 inline constexpr int64_t kMostRows = 64, kMostColumns = 64;
 }
 
-/// GEMMs of few rows whose B is an activation that streams (gemm_streamed.cuh): rows; columns of a
-/// tile, powers of two.
+/// GEMMs of few rows whose B streams (gemm_streamed.cuh), an activation, or in tf32 packed weights:
+/// rows; columns of a tile, powers of two.
 namespace streamed_bounds {
-inline constexpr int64_t kMostRows = 8, kFewestColumns = 16, kMostColumns = 128;
-}
+inline constexpr int64_t kMostRows = 8, kMostRowsPacked = 32;
+inline constexpr int64_t kFewestColumns = 16, kMostColumns = 128;
+}  // namespace streamed_bounds
 
 /// GEMMs whose k is computed in parts: columns, and k of the whole and of a part. Rows: of one that
 /// is a phase of one kernel and whose k is shorter than kLeastDepth.

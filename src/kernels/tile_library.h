@@ -49,8 +49,8 @@ struct PipelinedGemmTiles {
   int64_t (*stage)(int32_t type, int64_t rows, int64_t n, int64_t k);
 };
 
-/// GEMM tiles of few rows whose B is an activation with rows of k, which streams from memory to
-/// registers (kernels/cuda/gemm/gemm_streamed.cuh).
+/// GEMM tiles of few rows whose B streams from memory to registers: an activation with rows of k,
+/// or packed weights in tf32 (kernels/cuda/gemm/gemm_streamed.cuh).
 struct StreamedGemmTiles {
   /// Nanoseconds of one tile made for `columns`; 0: there is no such tile. `together`: elements at
   /// whose multiples rows of B begin and end.

@@ -38,15 +38,17 @@ bool cut_streamed(const Group& group, const TaskGraph& tasks, const Cutting& cut
   const stitch::Product& product = group.product;
   if (!streamed || group.kind != GroupKind::kProduct || product.dual || product.split_k != 1 ||
       product.statistics.wanted || product.a_type != product.b_type || product.k.size() != 1 ||
-      product.n.size() != 1 || product.k[0].a != 1 || product.n[0].b != 1 || product.k[0].b < 1 ||
-      work_packs_weights(group, tasks, work, cut.tiles) ||
-      stores_parts_of_bytes(group, tasks, work))
+      product.n.size() != 1 || product.k[0].a != 1 || stores_parts_of_bytes(group, tasks, work))
+    return false;
+  const bool packed = work_packs_weights(group, tasks, work, cut.tiles);
+  if (packed ? !product.tf32 || !product.batch.empty() : product.n[0].b != 1 || product.k[0].b < 1)
     return false;
   const int64_t rows = tile_span(group, work.nest), all = work.nest.row_count(),
                 n = work.nest.column_count(), k = product.k[0].extent;
-  if (rows < 1 || rows > kMostRows || n < 1 || k < 1 || k >= INT32_MAX) return false;
+  if (rows < 1 || rows > (packed ? kMostRowsPacked : kMostRows) || n < 1 || k < 1 || k >= INT32_MAX)
+    return false;
   const int32_t type = product.tile_type();
-  const int64_t together = columns_together(group, work.nest);
+  const int64_t together = packed ? cut.tiles.panel : columns_together(group, work.nest);
   double best = 0;
   for (int64_t columns = kFewestColumns; columns <= kMostColumns; columns *= 2) {
     const double nanos = streamed->nanos(type, rows, columns, k, together);

@@ -2,6 +2,7 @@
 // (one_cta.h): the bits of the tile of any shape, which is compared with sums in double, in f32,
 // tf32, f16 and bf16: any k, columns that no load divides, rows of A and B at any distance and
 // place, C in global or in shared memory, onto C or beside it; nothing is read that is not there.
+// In tf32 also by packed weights, up to 32 rows.
 #include "one_cta.h"
 
 #include <random>
@@ -31,6 +32,8 @@ struct Case {
   int rows, columns, k, made_for, ctas = 1;
   int a_gap = 0, b_gap = 0, a_shift = 0, b_shift = 0;  // elements between rows; before the first
   bool accumulate = false, c_in_shared = false;
+  bool packed = false;  // then of `before` + columns + behind B's columns
+  int before = 0, behind = 0;
 };
 
 bool is_half(int32_t type) { return type == kObkF16 || type == kObkBf16; }
@@ -72,6 +75,10 @@ struct Operand {
 
 template <int kType, int kRows, int kColumns>
 void tile(const ObkGemm& g, int ctas) {
+  if constexpr (kType == kObkTf32)
+    if (g.packed)
+      return ctas == 1 ? obk::gemm_streamed_tile<kType, kRows, kColumns, 1, true>(g)
+                       : obk::gemm_streamed_tile<kType, kRows, kColumns, 2, true>(g);
   if (ctas == 1)
     obk::gemm_streamed_tile<kType, kRows, kColumns, 1>(g);
   else
@@ -98,29 +105,48 @@ void streamed(const ObkGemm& g, const Case& c) {
     if (c.rows == 2) return tile_of<kType, 2>(g, c);
     if (c.rows <= 4) return tile_of<kType, 4>(g, c);
   }
+  if constexpr (kType == kObkTf32) {
+    if (c.rows > 24) return tile_of<kType, 32>(g, c);
+    if (c.rows > 8) return tile_of<kType, 24>(g, c);
+  }
   tile_of<kType, 8>(g, c);
 }
 
 void check(const Case& c, std::mt19937& random) {
   SCOPED_TRACE(fmt::format(
-      "type {}, {} x {} x {}, made for {}, {} CTAs, gaps {} {}, {} {} behind{}{}", c.type, c.rows,
+      "type {}, {} x {} x {}, made for {}, {} CTAs, gaps {} {}, {} {} behind{}{}{}", c.type, c.rows,
       c.columns, c.k, c.made_for, c.ctas, c.a_gap, c.b_gap, c.a_shift, c.b_shift,
-      c.accumulate ? ", onto C" : "", c.c_in_shared ? ", C in shared memory" : ""));
+      c.accumulate ? ", onto C" : "", c.c_in_shared ? ", C in shared memory" : "",
+      c.packed ? fmt::format(", packed, {} columns before", c.before) : ""));
   one_cta::readable.clear();
-  const int64_t a_row = c.k + c.a_gap, b_row = c.columns + c.b_gap;
+  const int64_t all = c.before + c.columns + c.behind;  // of packed weights
+  const int64_t a_row = c.k + c.a_gap, b_row = all + c.b_gap;
   const Operand a(c.type, (c.rows - 1) * a_row + c.k, c.a_shift, random),
-      b(c.type, (c.k - 1) * b_row + c.columns, c.b_shift, random);
+      b(c.type, (c.k - 1) * b_row + all, c.b_shift, random);
   ObkGemm g = {};
   g.a_type = g.b_type = c.type, g.accumulate = c.accumulate;
   g.m = c.rows, g.n = c.columns, g.k = c.k, g.a = a.at, g.a_row = a_row, g.a_col = 1;
   g.b = b.at, g.b_row = b_row, g.b_col = 1, g.scratch = one_cta::shared;
+  std::vector<uint64_t> packed;
+  if (c.packed) {
+    const int64_t bytes = kernels::cuda_gemm_packed_bytes(c.type, all, c.k);
+    packed.resize(static_cast<size_t>(bytes) / 8 + 2);
+    char* const at =
+        reinterpret_cast<char*>(packed.data()) + reinterpret_cast<uint64_t>(packed.data()) % 16;
+    kernels::cuda_gemm_pack(c.type, all, c.k, 64, b.at, b_row, 1, at);
+    one_cta::readable.back() = {at, at + bytes};
+    g.b = at, g.packed = 1, g.column = c.before, g.n_packed = all, g.b_row = g.b_col = 0;
+  }
   const int c_row = c.columns + 3;
   const auto sums = static_cast<size_t>(c.rows * c_row);
   std::vector<float> got[2];
   for (const bool any : {false, true}) {
-    const int64_t scratch =
-        any ? kernels::cuda_gemm_scratch_bytes(&g)
-            : kernels::cuda_streamed_gemm_scratch_bytes(c.type, c.rows, c.made_for, c.k);
+    const int64_t scratch = any ? kernels::cuda_gemm_scratch_bytes(&g)
+                                : kernels::cuda_streamed_gemm_scratch_bytes(c.type,
+                                                                            c.rows > 24  ? 32
+                                                                            : c.rows > 8 ? 24
+                                                                                         : c.rows,
+                                                                            c.made_for, c.k);
     memset(one_cta::shared, 0xff, sizeof one_cta::shared);  // NaN wherever nothing is brought
     char* const at = one_cta::shared + (scratch + 1023) / 1024 * 1024;
     ASSERT_LT(at + sums * 4, one_cta::shared + one_cta::kSharedBytes);
@@ -155,12 +181,31 @@ void check(const Case& c, std::mt19937& random) {
           << "row " << r << ", column " << n << ": " << got[0][i] << " and " << got[1][i];
       double sum = n >= c.columns || c.accumulate ? 0.5 : 0, size = 0.5;
       for (int k = 0; n < c.columns && k < c.k; ++k) {
-        const double product = a[r * a_row + k] * b[k * b_row + n];
+        const double product = a[r * a_row + k] * b[k * b_row + c.before + n];
         sum += product, size += std::fabs(product);
       }
       ASSERT_NEAR(static_cast<double>(got[0][i]), sum, 2e-6 * size)
           << "row " << r << ", column " << n;
     }
+}
+
+TEST(OneCtaStreamedTf32, PackedWeightsGiveTheBitsOfAnyRows) {
+  std::mt19937 random(13);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  for (const int k : {1, 16, 32, 40, 100, 512, 777})
+    for (int rows = 1; rows <= 32; rows += 1 + below(4)) {
+      const int made_for = 16 << below(3);
+      Case c{kObkTf32, rows, made_for, k, made_for, 1 + below(2)};
+      c.packed = true, c.before = 16 * below(4), c.behind = below(2) * 16;
+      if (below(3) == 0) c.columns = 1 + below(made_for), c.behind = 0;
+      c.a_gap = below(3) == 0 ? below(9) : 0;
+      if (below(4) == 0) c.a_shift = below(8);
+      c.accumulate = below(4) == 0, c.c_in_shared = below(3) == 0;
+      check(c, random);
+    }
+  Case deep{kObkTf32, 26, 16, 4200, 16};
+  deep.packed = true;
+  check(deep, random);
 }
 
 class OneCtaStreamed : public testing::TestWithParam<int32_t> {};

@@ -932,6 +932,45 @@ INSTANTIATE_TEST_SUITE_P(Types, StreamedGemm,
                                   std::get<1>(one.param);
                          });
 
+// In tf32 so do products of up to 32 rows by weights.
+TEST(StreamedTf32, OfWeights) {
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  std::string skipped;
+  for (const int rows : {1, 8, 26, 32})
+    for (const char* granularity : {"op", "stitch", "mono"}) {
+      SCOPED_TRACE(fmt::format("{} rows, {}", rows, granularity));
+      const std::string text = fmt::format(R"(  in %0 "a": T[{0},400]
+  const %1: T[400,216] = @random
+  const %2: T[216] = @random
+  const %3: T[216,1000] = @random
+  %4: T[{0},216] = MatMul(%0, %1)
+  %5: T[{0},216] = Add(%4, %2)
+  %6: T[{0},216] = Relu(%5)
+  %7: T[{0},1000] = MatMul(%6, %3)
+  out %7 "y")",
+                                           rows);
+      const graph::Graph graph = of_activations({"of weights", text.c_str(), 0}, "f32");
+      const machine::Machine device = some_gpu();
+      auto program =
+          program_by(graph, device,
+                     strategy_for(device, {.granularity = *machine::parse_granularity(granularity),
+                                           .dataflow = false,
+                                           .tf32 = true}),
+                     true);
+      int found = 0;
+      for (const auto& body : program->bodies)
+        found += body.text.find("OBK_GEMM_STREAMED_TILE") != std::string::npos;
+      EXPECT_EQ(found, 2);
+      if (is_not_compiled(rows == 26 && granularity == std::string("stitch"))) {
+        skipped = kNotCompiled;
+        continue;
+      }
+      expect_interpreters_answers(graph, program, step_of("tf32"), skipped);
+      if (HasFatalFailure()) return;
+    }
+  if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
+}
+
 // Products of two activations have kernels of their own wherever copies can address both, whatever
 // stands behind them: right, and the same bits from run to run.
 TEST_P(PipelinedGemm, OfActivations) {

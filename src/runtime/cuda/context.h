@@ -86,6 +86,8 @@ class CudaContext : public Context {
   Result<ObkPipelinedGemm> pipelined_gemm(const Launch& launch, DevicePointer stamps) const;
   KernelNode node_of(size_t launch, void** parameters, unsigned instances = 1) const;
   Status reserve_staging();
+  /// What kernels have in the host's memory (zero copy) moves to the GPU's for this run.
+  Status leave_host_memory();
   /// Whether the context is usable and the pointers are as many and as aligned as the ports want.
   Status admit(std::span<const void* const> inputs, std::span<void* const> outputs);
   Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);

@@ -112,7 +112,8 @@ void join_neighbours(std::vector<StagedCopy>& copies) {
 namespace {
 
 /// Bytes and kernels; chosen, no others were measured. A read waits for the bus, so that few
-/// kernels may have any; nobody waits for a write.
+/// kernels may have any, and none whose tiles read it piece by piece (h200_few_rows.json); nobody
+/// waits for a write.
 constexpr int64_t kMostRead = 2048, kMostWritten = 16384;
 constexpr int kMostReaders = 2, kMostWriters = 1;
 
@@ -136,6 +137,8 @@ bool zero_copy(const Program& program, BufferKind kind) {
     std::set<int64_t> named;
     for (const Place& place : work.operands)
       if (place.kind == kind) named.insert(place.index);
+    if (inputs && !named.empty() && program.bodies[work.body].traits.calls(codegen::kAllTiles))
+      return false;
     for (const int64_t port : named) ++works[static_cast<size_t>(port)];
   }
   int64_t bytes = 0;

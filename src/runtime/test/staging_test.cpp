@@ -71,6 +71,8 @@ TEST(Staging, EveryByteThatIsAskedForIsCopiedOnceAndNoStretchOfAnother) {
 Program kernels(int64_t inputs, int64_t outputs, int readers) {
   Program program;
   program.granularity = machine::Granularity::kStitch;
+  program.bodies.resize(2);
+  program.bodies[1].traits.tiles = codegen::kGemmTile;
   program.inputs = {{.name = "x", .type = {DType::f32, {inputs}}},
                     {.name = "i", .type = {DType::i64, {1}}}};
   program.outputs = {{.name = "y", .type = {DType::f32, {outputs}}}};
@@ -84,6 +86,10 @@ TEST(ZeroCopy, OfFewKilobytesThatFewKernelsTouch) {
   EXPECT_TRUE(zero_copy_inputs(kernels(510, 4096, 2)));
   EXPECT_FALSE(zero_copy_inputs(kernels(511, 4096, 2))) << "with the index, more than 2 KiB";
   EXPECT_FALSE(zero_copy_inputs(kernels(4, 4096, 3))) << "three kernels would wait for the bus";
+  Program product = kernels(4, 4096, 1);
+  product.works[0].body = 1;
+  EXPECT_FALSE(zero_copy_inputs(product)) << "its tiles would wait for the bus again and again";
+  EXPECT_TRUE(zero_copy_outputs(product));
   EXPECT_TRUE(zero_copy_outputs(kernels(1000, 4096, 3)));
   EXPECT_FALSE(zero_copy_outputs(kernels(1000, 4097, 3))) << "more than 16 KiB";
 }

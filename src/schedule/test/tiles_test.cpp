@@ -388,6 +388,29 @@ TEST(Tiles, FewRowsStreamAnActivation) {
       of_activations(1, 4, 512, 512, false, false, {.own_kernels = true}, "sm_80").streams_b);
 }
 
+// In tf32 so do up to 32 rows by weights, which are packed.
+TEST(Tiles, FewRowsStreamPackedWeightsInTf32) {
+  const auto of_weights = [](int64_t rows, bool tf32) {
+    const machine::Machine device = *machine::gpu("sm_90a");
+    const machine::Strategy strategy{.own_kernels = true, .tf32 = tf32};
+    graph::Graph graph;
+    const auto x = graph.add_input("x", {DType::f32, {rows, 400}}),
+               w = graph.add_constant(Tensor::allocate({DType::f32, {400, 200}}));
+    graph.mark_output(graph.must_add(graph::Op::MatMul, {x, w}), "y");
+    const stitch::Plan plan = stitch::plan(graph, device, strategy);
+    const TaskGraph tasks = build(graph, plan, device, strategy);
+    const Status sound = validate(graph, plan, tasks);
+    CHECK(sound.ok(), "{}", sound.error().text());
+    return tasks.works.at(0);
+  };
+  const Work one = of_weights(1, true);
+  EXPECT_TRUE(one.streams_b && one.rectangles());
+  EXPECT_EQ(one.tile_columns, 16);
+  EXPECT_TRUE(of_weights(32, true).streams_b);
+  EXPECT_FALSE(of_weights(33, true).streams_b);
+  EXPECT_FALSE(of_weights(1, false).streams_b);
+}
+
 // So are products of f32 rounded to tf32, a block of whose k is 32, in tiles of up to 128 rows and
 // columns; and none whose rows have the same bits in any batch.
 TEST(Tiles, ProductsOfTf32ArePipelined) {

@@ -325,10 +325,9 @@ struct ObkLanes : ObkWorker {
  */
 #define OBK_GEMM_TILE_OF(type, g, aligned, ...) \
   obk::gemm_tile_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WGMMA_TILES, aligned>(w, g)
-/* Of few rows by an activation that streams (gemm_streamed.cuh). As constants: the most rows of a
- * tile, the columns it is made for, CTAs that share a multiprocessor. */
-#define OBK_GEMM_STREAMED_TILE(type, g, rows, columns, ctas) \
-  obk::gemm_streamed_tile<type, rows, columns, ctas>(g)
+/* Of few rows by a B that streams (gemm_streamed.cuh). As constants: the most rows of a tile, the
+ * columns it is made for, CTAs that share a multiprocessor, perhaps whether B is packed weights. */
+#define OBK_GEMM_STREAMED_TILE(type, g, ...) obk::gemm_streamed_tile<type, __VA_ARGS__>(g)
 /* Before a tile that does not give them itself: the statistics of its rows that its body wants
  * (statistics.cuh). */
 #define OBK_FIND_STATISTICS(type, g) obk::find_statistics<type == kObkBf16>(g)

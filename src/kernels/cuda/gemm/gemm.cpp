@@ -374,13 +374,15 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k, bool packe
 }
 
 static_assert(streamed_bounds::kMostRows == kFewRowsMost &&
+              streamed_bounds::kMostRowsPacked == kStreamedRowsPacked &&
               streamed_bounds::kMostColumns == kStreamedColumns);
 
 double cuda_streamed_gemm_nanos(int32_t type, int64_t rows, int64_t columns, int64_t k,
                                 int64_t together) {
   using Tile = machine::cuda_costs::GemmStreamed;
   const bool half = OBK_IS_HALF(type);
-  if ((!half && type != kObkF32 && type != kObkTf32) || rows > kFewRowsMost) return 0;
+  const int64_t most_rows = type == kObkTf32 ? kStreamedRowsPacked : kFewRowsMost;
+  if ((!half && type != kObkF32 && type != kObkTf32) || rows > most_rows) return 0;
   // By mma.sync a load takes all of a lane's columns, in 16 bits two at least.
   const int64_t most = half ? std::clamp<int64_t>(16 * together, 32, kStreamedColumns)
                        : type == kObkTf32
@@ -397,7 +399,7 @@ int64_t cuda_streamed_gemm_scratch_bytes(int32_t type, int64_t rows, int64_t col
   return type == kObkF32 ? streamed_f32_shape(few_rows_padded(rows), made_for,
                                               static_cast<int>((k + kFmaDepth - 1) / kFmaDepth))
                                .bytes
-                         : streamed_mma_bytes(made_for);
+                         : streamed_mma_bytes(static_cast<int>(rows), made_for);
 }
 
 bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t, int64_t k, bool own_kernel) {

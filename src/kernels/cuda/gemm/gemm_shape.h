@@ -183,8 +183,12 @@ OBK_BOTH struct StreamedF32Shape streamed_f32_shape(int rows, int columns, int b
   s.bytes = s.places * (s.a_bytes + s.parts_bytes) + 16;
   return s;
 }
-/* Else four chains' sums. columns: as many as the tile is made for. */
-constexpr int streamed_mma_bytes(int columns) { return 4 * kFewRowsMost * columns * 4 + 16; }
+/* Else four chains' sums. columns: as many as the tile is made for. Of packed weights in tf32 a
+ * tile may have more rows. */
+enum { kStreamedRowsPacked = 32 };
+constexpr int streamed_mma_bytes(int rows, int columns) {
+  return 4 * ((rows + 7) / 8 * 8) * columns * 4 + 16;
+}
 constexpr int streamed_columns(int64_t columns) {
   return columns <= 16 ? 16 : columns <= 32 ? 32 : columns <= 64 ? 64 : 128;
 }

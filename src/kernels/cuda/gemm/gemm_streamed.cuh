@@ -1,10 +1,12 @@
 /* kernels/cuda/gemm/gemm_streamed.cuh — a tile of one to eight rows whose B is an activation with
- * rows of k: bound by reading B, which goes from memory straight to registers.
+ * rows of k, or in tf32 of up to 32 rows by packed weights: bound by reading B, which goes from
+ * memory straight to registers.
  *
- *   gemm_streamed_tile<kType, kRows, kColumns, kCtas>(g)
+ *   gemm_streamed_tile<kType, kRows, kColumns, kCtas, kPacked>(g)
  *
  *     kRows, kColumns    of a tile at most; columns: 16, 32, 64 or 128 (tf32: up to 64)
  *     kCtas              CTAs that share a multiprocessor: registers for loads in flight
+ *     kPacked            B is packed weights (tf32): panels of 16 columns, [n / 16][k][16]
  *
  * A thread loads up to 16 bytes of each of its rows of B and has several rows on their way, so that
  * a multiprocessor has 64 KB and more in flight without a barrier. Sums have the order, and the
@@ -16,10 +18,10 @@
  * ahead.
  *
  * By mma.sync (16 bits, tf32): columns of C are the 16-row side of mma, rows of C its 8-column
- * side. Each of the four k-steps of a block has a sum of its own, by a warp; two warps share the
- * columns; (0 + 1) + (2 + 3) at the end (gemm_mma.cuh, gemm_tf32.cuh). A lane's columns lie side by
- * side, so the columns of an mma's fragment are not neighbours; its k are. A goes to registers as B
- * does.
+ * side, so that B is multiplied for each eight rows. Each of the four k-steps of a block has a sum
+ * of its own, by a warp; two warps share the columns; (0 + 1) + (2 + 3) at the end (gemm_mma.cuh,
+ * gemm_tf32.cuh). A lane's columns lie side by side, so the columns of an mma's fragment are not
+ * neighbours; its k are. A goes to registers as B does.
  *
  * Where B or A do not begin at multiples of such loads, elements are loaded one by one. */
 #ifndef OBK_GEMM_STREAMED_CUH
@@ -185,17 +187,21 @@ struct StreamedMma {
   static_assert(kWords == 1 || kWords == 2 || kWords == 4, "loads of 4, 8 or 16 bytes");
 };
 
-/* A lane's operands of a block: of B kWords words of each of its k, of A two. */
-template <int kType, int kColumns>
+/* A lane's operands of a block: of B kWords words of each of its k, of A two of each eight rows. */
+template <int kType, int kColumns, int kEights>
 struct StreamedBlock {
   using S = StreamedMma<kType, kColumns>;
-  uint32_t b[S::kLoads][S::kWords], a[2];
+  uint32_t b[S::kLoads][S::kWords], a[kEights][2];
 };
 
 /* kAhead: blocks in flight; kWide: by kWords words, A by words; else element by element. */
-template <int kType, int kColumns, int kAhead, bool kWide>
+template <int kType, int kRows, int kColumns, int kAhead, bool kWide, bool kPacked>
 static __device__ __forceinline__ void streamed_mma(const ObkGemm& g) {
   using S = StreamedMma<kType, kColumns>;
+  constexpr int kEights = (kRows + 7) / 8; /* of rows */
+  using Block = StreamedBlock<kType, kColumns, kEights>;
+  static_assert(!kPacked || (S::kTf32 && kWide && S::kOfLane <= 16),
+                "a panel has a lane's columns");
   const int k = (int)g.k, n = (int)g.n, rows = (int)g.m, blocks = (k + S::kDepth - 1) / S::kDepth;
   const int warp = (int)threadIdx.x / 32, chain = warp % 4, lane = (int)threadIdx.x % 32,
             eight = lane / 4, quarter = lane % 4;
@@ -207,11 +213,18 @@ static __device__ __forceinline__ void streamed_mma(const ObkGemm& g) {
   constexpr int kPair = S::kTf32 ? 1 : 2, kOther = S::kTf32 ? 4 : 8;
   const int first_k = chain * S::kStep + quarter * kPair;
   auto k_of = [](int i) { return S::kTf32 ? 4 * i : i % 2 + i / 2 * 8; };
-  const int64_t row_bytes = g.b_row * S::kSize;
-  const char* const b = (const char*)g.b + loaded * S::kSize + first_k * row_bytes;
-  const char* const a =
-      (const char*)g.a + ((eight < rows ? eight * g.a_row : 0) + first_k) * S::kSize;
-  StreamedBlock<kType, kColumns> at[kAhead];
+  const int64_t row_bytes = kPacked ? 64 : g.b_row * S::kSize;
+  const int of_all = kPacked ? (int)g.column + loaded : loaded;
+  const char* const b =
+      (const char*)g.b + first_k * row_bytes +
+      (kPacked ? of_all / 16 * ((int64_t)k * 64) + of_all % 16 * 4 : (int64_t)of_all * S::kSize);
+  const char* a[kEights];
+#pragma unroll
+  for (int r = 0; r < kEights; ++r) {
+    const int row = r * 8 + eight; /* one that is not there: the first, nobody stores its sums */
+    a[r] = (const char*)g.a + ((row < rows ? row * g.a_row : 0) + first_k) * S::kSize;
+  }
+  Block at[kAhead];
   auto element = [&](const char* from) {
     uint32_t v[1];
     if constexpr (S::kTf32)
@@ -220,20 +233,22 @@ static __device__ __forceinline__ void streamed_mma(const ObkGemm& g) {
       load_global16(v[0], from);
     return v[0];
   };
-  auto request = [&](StreamedBlock<kType, kColumns>& to, int block) {
+  auto request = [&](Block& to, int block) {
     if (block >= blocks) return;
     const int left = k - block * S::kDepth; /* k from the block's first on */
     const char* const from = b + (int64_t)block * S::kDepth * row_bytes;
-    const char* const a_from = a + (int64_t)block * S::kDepth * S::kSize;
+    const int64_t a_from = (int64_t)block * S::kDepth * S::kSize;
     if (kWide && (whole || left >= S::kDepth)) {
 #pragma unroll
       for (int i = 0; i < S::kLoads; ++i) load_global(to.b[i], from + k_of(i) * row_bytes);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        uint32_t word[1];
-        load_global(word, a_from + i * kOther * S::kSize);
-        to.a[i] = word[0];
-      }
+      for (int r = 0; r < kEights; ++r)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          uint32_t word[1];
+          load_global(word, a[r] + a_from + i * kOther * S::kSize);
+          to.a[r][i] = word[0];
+        }
       return;
     }
 #pragma unroll
@@ -252,20 +267,25 @@ static __device__ __forceinline__ void streamed_mma(const ObkGemm& g) {
       }
     }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      to.a[i] = 0;
+    for (int r = 0; r < kEights; ++r)
 #pragma unroll
-      for (int e = 0; e < kPair; ++e) {
-        const int of = i * kOther + e;
-        if (first_k + of < left) to.a[i] |= element(a_from + of * S::kSize) << e * 16;
+      for (int i = 0; i < 2; ++i) {
+        to.a[r][i] = 0;
+#pragma unroll
+        for (int e = 0; e < kPair; ++e) {
+          const int of = i * kOther + e;
+          if (first_k + of < left) to.a[r][i] |= element(a[r] + a_from + of * S::kSize) << e * 16;
+        }
       }
-    }
   };
-  float sum[S::kMmas][4] = {};
-  auto multiply = [&](const StreamedBlock<kType, kColumns>& of) {
+  float sum[kEights][S::kMmas][4] = {};
+  auto multiply = [&](const Block& of) {
     if constexpr (S::kTf32) {
-      const uint32_t x0 = round_tf32(__uint_as_float(of.a[0])),
-                     x1 = round_tf32(__uint_as_float(of.a[1]));
+      uint32_t x[kEights][2];
+#pragma unroll
+      for (int r = 0; r < kEights; ++r)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) x[r][i] = round_tf32(__uint_as_float(of.a[r][i]));
 #pragma unroll
       for (int m = 0; m < S::kMmas; ++m) {
         uint32_t w[4];
@@ -274,7 +294,8 @@ static __device__ __forceinline__ void streamed_mma(const ObkGemm& g) {
           w[e] = 2 * m + e % 2 < S::kWords
                      ? round_tf32(__uint_as_float(of.b[e / 2][(2 * m + e % 2) % S::kWords]))
                      : 0;
-        mma_16x8x8(sum[m], w, x0, x1);
+#pragma unroll
+        for (int r = 0; r < kEights; ++r) mma_16x8x8(sum[r][m], w, x[r][0], x[r][1]);
       }
     } else {
 #pragma unroll
@@ -283,7 +304,9 @@ static __device__ __forceinline__ void streamed_mma(const ObkGemm& g) {
                                __byte_perm(of.b[0][m], of.b[1][m], 0x7632),
                                __byte_perm(of.b[2][m], of.b[3][m], 0x5410),
                                __byte_perm(of.b[2][m], of.b[3][m], 0x7632)};
-        mma_16x8x16<kType == kObkBf16>(sum[m], w, of.a[0], of.a[1]);
+#pragma unroll
+        for (int r = 0; r < kEights; ++r)
+          mma_16x8x16<kType == kObkBf16>(sum[r][m], w, of.a[r][0], of.a[r][1]);
       }
     }
   };
@@ -301,16 +324,18 @@ static __device__ __forceinline__ void streamed_mma(const ObkGemm& g) {
   }
   /* [chain][row][column]; of the lane two rows of two columns an mma. */
   const uint32_t sums_at = (shared_address(g.scratch) + 15) & ~15u;
-  constexpr int kPlane = kFewRowsMost * kColumns * 4;
+  constexpr int kPlane = kEights * 8 * kColumns * 4;
   if (busy) {
 #pragma unroll
-    for (int m = 0; m < S::kMmas; ++m)
+    for (int r = 0; r < kEights; ++r)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int row = quarter * 2 + e % 2, c = column + 2 * m + e / 2;
-        if (row < rows && c < n && 2 * m + e / 2 < S::kOfLane)
-          store_shared(sums_at + chain * kPlane + (row * kColumns + c) * 4, sum[m][e]);
-      }
+      for (int m = 0; m < S::kMmas; ++m)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int row = r * 8 + quarter * 2 + e % 2, c = column + 2 * m + e / 2;
+          if (row < rows && c < n && 2 * m + e / 2 < S::kOfLane)
+            store_shared(sums_at + chain * kPlane + (row * kColumns + c) * 4, sum[r][m][e]);
+        }
   }
   __syncthreads();
   float* const c_at = (float*)g.c;
@@ -339,7 +364,7 @@ static constexpr int streamed_registers(int ctas) { return ctas > 1 ? 80 : 144; 
 #endif
 static constexpr int streamed_power(int n) { return n >= 16 ? 16 : n >= 8 ? 8 : n >= 4 ? 4 : 2; }
 
-template <int kType, int kRows, int kColumns, int kCtas, bool kWide>
+template <int kType, int kRows, int kColumns, int kCtas, bool kWide, bool kPacked>
 static __device__ __forceinline__ void streamed_by(const ObkGemm& g) {
   constexpr int kRegisters = streamed_registers(kCtas);
   if constexpr (kType == kObkF32) {
@@ -352,21 +377,22 @@ static __device__ __forceinline__ void streamed_by(const ObkGemm& g) {
     else
       streamed_f32<kPadded, kColumns, 8, kMany ? 4 : 2, true>(g);
   } else {
-    streamed_mma<kType, kColumns,
-                 kWide ? streamed_power(kRegisters / StreamedMma<kType, kColumns>::kRegisters) : 2,
-                 kWide>(g);
+    using S = StreamedMma<kType, kColumns>;
+    constexpr int kMore = (kRows + 7) / 8 - 1; /* eights of rows beyond the first */
+    constexpr int kBlocks = (kRegisters - kMore * S::kMmas * 4) / (S::kRegisters + kMore * 2);
+    streamed_mma<kType, kRows, kColumns, kWide ? streamed_power(kBlocks) : 2, kWide, kPacked>(g);
   }
 }
-template <int kType, int kRows, int kColumns, int kCtas, bool kWide>
+template <int kType, int kRows, int kColumns, int kCtas, bool kWide, bool kPacked>
 static __device__ __noinline__ void streamed_called() {
   const ObkGemm g = tile_arguments();
-  streamed_by<kType, kRows, kColumns, kCtas, kWide>(g);
+  streamed_by<kType, kRows, kColumns, kCtas, kWide, kPacked>(g);
 }
-template <int kType, int kRows, int kColumns, int kCtas, bool kWide>
+template <int kType, int kRows, int kColumns, int kCtas, bool kWide, bool kPacked>
 static __device__ __forceinline__ void streamed_call(const ObkGemm& g) {
   if (threadIdx.x == 0) tile_arguments() = g;
   __syncthreads();
-  streamed_called<kType, kRows, kColumns, kCtas, kWide>();
+  streamed_called<kType, kRows, kColumns, kCtas, kWide, kPacked>();
 }
 
 /* Whether loads of the tile's width are aligned and leave no column over. */
@@ -382,14 +408,16 @@ static __device__ __forceinline__ bool streams_wide(const ObkGemm& g) {
   }
 }
 
-template <int kType, int kRows, int kColumns, int kCtas>
+template <int kType, int kRows, int kColumns, int kCtas, bool kPacked = false>
 static __device__ __forceinline__ void gemm_streamed_tile(const ObkGemm& g) {
-  if (!streams_wide<kType, kColumns>(g))
-    return streamed_call<kType, kRows, kColumns, kCtas, false>(g);
+  if constexpr (!kPacked) { /* panels are aligned */
+    if (!streams_wide<kType, kColumns>(g))
+      return streamed_call<kType, kRows, kColumns, kCtas, false, false>(g);
+  }
 #ifdef OBK_MONO
-  streamed_call<kType, kRows, kColumns, kCtas, true>(g);
+  streamed_call<kType, kRows, kColumns, kCtas, true, kPacked>(g);
 #else
-  streamed_by<kType, kRows, kColumns, kCtas, true>(g);
+  streamed_by<kType, kRows, kColumns, kCtas, true, kPacked>(g);
 #endif
 }
 
