@@ -189,15 +189,14 @@ struct GemmPipelinedTf32 {
   static constexpr double kBegin = 1000, kBeginInTurn = 200, kOut = 0.11;  // ns, an element of C
 };
 
-/// The same of exact f32 (pipelined_gemm_f32.cuh): multiply-adds at the peak; beside them, for each
-/// k, what a thread reads of each of its rows and columns, packed ones with bank conflicts, less
-/// what is hidden. Fit to tiles of packed weights on an H200, h200_fp32_gemm.json; of an activation
-/// B an estimate.
+/// The same of exact f32 (pipelined_gemm_f32.cuh): for each k the cycles of multiply-adds and those
+/// of loads from shared memory, one behind the other, and a part of what a stage takes. Fit to
+/// tiles of packed weights whose warps do not share out k on an H200, h200_fp32_gemm.json; of the
+/// others an estimate.
 struct GemmPipelinedF32 {
-  static constexpr double kBytes = 90, kFlops = 218;                        // a ns
-  static constexpr double kRow = 2.3, kColumn = 2.9, kPackedColumn = 5.75,  // ns
-      kHidden = 11.6, kLeast = 31;                                          // ns
-  static constexpr double kBegin = 1200, kBeginInTurn = 300, kOut = 0.11;   // ns, an element of C
+  static constexpr double kBytes = 90;                                     // a ns
+  static constexpr double kCycle = 0.61, kOfK = 1.5;                       // ns
+  static constexpr double kBegin = 1200, kBeginInTurn = 300, kOut = 0.11;  // ns, an element of C
 };
 
 // ---- attention tiles ---------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 // Kernels of one product of tf32 (pipelined_gemm_tf32.cuh) and of exact f32
 // (pipelined_gemm_f32.cuh) on a core (one_cta.h), all their CTAs, one after another, against sums
-// in one chain over k, of rounded operands or by fused multiply-adds, bit by bit: B as boxes of
-// rows of k, as boxes of its columns, as packed weights. Both matrices hold others' numbers too.
+// in as many chains over k as the tile has, of rounded operands or by fused multiply-adds, bit by
+// bit: B as boxes of rows of k, as boxes of its columns, as packed weights. Both matrices hold
+// others' numbers too.
 #include "one_cta_wgmma.h"
 
 #include <cmath>
@@ -306,15 +307,26 @@ void multiply(const Tile& t, const Cut& cut) {
       const int64_t of = row / span,
                     line = kAbove + row % span + (cut.beside ? 0 : of * (span + cut.gap));
       const float* of_a = a.at + line * pitch + (kBefore + (cut.beside ? of * blocks : 0)) * 32;
-      float want = 0;
+      const int wide = t.tail != 0 && x >= (cut.across - 1) * t.columns ? t.tail : t.columns;
+      const bool turned = t.kind == Kind::kOfColumns;
+      const int parts =
+          !t.exact ? (wide > 64 ? 1 : 2)
+                   : pipelined_gemm_f32_shape(t.rows, wide, pipelined_gemm_f32_lanes(wide, turned))
+                         .parts;
+      float of_part[4] = {};
       for (int64_t step = 0; step < t.k; step += 8) {
-        for (int64_t k = step; t.exact && k < step + 8; ++k)
-          want = std::fmaf(of_a[k], b_of(of, k, x), want);
+        for (int64_t k = step; t.exact && k < step + 8; ++k) {
+          float& sum = of_part[k / 4 % parts];
+          sum = std::fmaf(of_a[k], b_of(of, k, x), sum);
+        }
         if (t.exact) continue;
-        double sum = static_cast<double>(want);
+        float& chain = of_part[step / 8 % parts];
+        double sum = static_cast<double>(chain);
         for (int64_t k = step; k < step + 8; ++k) sum += rounded(of_a[k]) * rounded(b_of(of, k, x));
-        want = static_cast<float>(sum);
+        chain = static_cast<float>(sum);
       }
+      float want = of_part[0];
+      for (int part = 1; part < parts; ++part) want += of_part[part];
       const float is = c[static_cast<size_t>(row * columns + x)];
       ASSERT_EQ(std::bit_cast<uint32_t>(is), std::bit_cast<uint32_t>(want))
           << "row " << row << " column " << x << ": " << is << ", not " << want;

@@ -232,21 +232,19 @@ static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
   const double memory = t.memory_bytes > 0 ? from_memory / t.memory_bytes : 0;
   if (exact) {
     using Tile = machine::cuda_costs::GemmPipelinedF32;
-    const int beside = pipelined_gemm_f32_beside(static_cast<int>(t.columns));
-    const int64_t down = 32 / beside, across = 32 * beside, high = (t.rows + down - 1) / down,
-                  fours =
-                      (t.columns + across - 1) / across;  // a thread's rows; its columns by four
-    const double flops = static_cast<double>(high * down * fours * across),
-                 a_k = flops / Tile::kFlops + Tile::kRow * static_cast<double>(high) +
-                       (t.packed ? Tile::kPackedColumn : Tile::kColumn) *
-                           static_cast<double>(4 * fours) -
-                       Tile::kHidden;
-    return std::max({(a + b) / Tile::kBytes, memory, depth * std::max(a_k, Tile::kLeast)}) +
+    const int wide = static_cast<int>(t.columns);
+    const PipelinedF32Shape s = pipelined_gemm_f32_shape(static_cast<int>(t.rows), wide,
+                                                         pipelined_gemm_f32_lanes(wide, false));
+    // Of a warp for each k: cycles of its multiply-adds on a quarter of the multiprocessor, and of
+    // its loads from shared memory.
+    const int warps = 8 / s.parts, sums = s.high * s.fours, loads = s.high + 4 * s.fours;
+    const double a_k = Tile::kCycle * (warps * (sums + 0.5 * loads)) + Tile::kOfK;
+    return std::max({(a + b) / Tile::kBytes, memory, depth * a_k}) +
            (t.in_turn ? Tile::kBeginInTurn : Tile::kBegin) + Tile::kOut * rows * columns;
   }
   using Tile = machine::cuda_costs::GemmPipelinedTf32;
-  const int high = pipelined_gemm_tf32_rows(static_cast<int>(t.rows), static_cast<int>(t.columns));
-  return std::max({(a + b) / Tile::kBytes, memory, 128 * high * depth / Tile::kFlops}) +
+  const int high = pipelined_gemm_tf32_rows(static_cast<int>(t.rows)) * (t.columns > 64 ? 2 : 1);
+  return std::max({(a + b) / Tile::kBytes, memory, 64 * high * depth / Tile::kFlops}) +
          (t.in_turn ? Tile::kBeginInTurn : Tile::kBegin) + Tile::kOut * rows * columns;
 }
 

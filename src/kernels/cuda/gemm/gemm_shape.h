@@ -66,16 +66,30 @@ constexpr int pipelined_gemm_stage(int rows, int groups, int chunks_of_part) {
 }
 
 /* The same of exact f32 (pipelined_gemm_f32.cuh) and of tf32 (pipelined_gemm_tf32.cuh): columns of
- * a tile at most. Warps of exact f32 side by side, each with 32 columns, and again; rows of a
- * warpgroup of tf32, which of up to 64 columns has half of the tile's; blocks of 32 k that come for
- * one barrier, as 40 KB hold. */
-enum { kF32Columns = 128, kTf32Columns = 128 };
-constexpr int pipelined_gemm_f32_beside(int columns) {
-  return (columns + 31) / 32 % 2 == 0 ? 2 : 1;
+ * a tile at most. How threads share a tile of exact f32: lanes of a warp side by side, each with
+ * four columns, the others one below another; warps side by side, and again; in how many parts the
+ * warps share out k, so that a thread has as many as kF32Sums sums; rows from one of a thread's to
+ * the next; its rows, and fours of columns. */
+enum { kF32Columns = 128, kTf32Columns = 128, kF32Sums = 32 };
+struct PipelinedF32Shape {
+  int lanes, beside, parts, down, high, fours;
+};
+constexpr PipelinedF32Shape pipelined_gemm_f32_shape(int rows, int columns, int lanes) {
+  PipelinedF32Shape s = {};
+  const int across = (columns + 4 * lanes - 1) / (4 * lanes);
+  s.lanes = lanes, s.beside = across % 2 == 0 ? 2 : 1, s.fours = across / s.beside;
+  for (s.parts = 4; s.parts > 0; s.parts /= 2) {
+    s.down = 32 / lanes * (8 / s.beside / s.parts), s.high = (rows + s.down - 1) / s.down;
+    if (s.parts == 1 || s.high * s.fours * 4 <= kF32Sums) break;
+  }
+  return s;
 }
-constexpr int pipelined_gemm_tf32_rows(int rows, int columns) {
-  return ((columns > 64 ? rows : (rows + 1) / 2) + 15) / 16 * 16;
+/* turned: B is an activation whose rows are the tile's columns. */
+constexpr int pipelined_gemm_f32_lanes(int columns, bool turned) {
+  return columns <= 16 && !turned ? 4 : 8;
 }
+/* Rows of a tile of tf32 in a product; blocks of 32 k that come for one barrier, as 40 KB hold. */
+constexpr int pipelined_gemm_tf32_rows(int rows) { return (rows + 15) / 16 * 16; }
 constexpr int pipelined_gemm_f32_stage(int rows, int columns, int blocks) {
   return blocks % 2 == 0 && 2 * (rows + columns) * 128 <= 40960 ? 2 : 1;
 }

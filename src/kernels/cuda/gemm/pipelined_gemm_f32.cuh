@@ -4,17 +4,21 @@
  *   pipelined_gemm_f32<S, stage, N>(w, g)    after pipe->begin(): the tile to g.c
  *
  * Operands come as those of tf32 do (pipelined_gemm_tf32.cuh has the layouts of B), but A as it is.
- * A warp's lanes are four rows by eight groups of columns, warps are side by side in twos or one
- * below another, and a thread has up to 64 sums, 8 x 8 or 4 x 12: for four k it reads 16 bytes of
- * each of its rows, and as much of B for each four of its columns, while it multiplies what it read
- * before. A thread's rows are a stride of all row lanes apart (cyclic), so that the lanes of a load
- * of A meet in no bank. Its four columns are neighbours, but of packed weights, whose panels have
- * 16 columns, two of a panel and two of the next one: lanes that read both panels at once would
- * meet in the same banks. Neighbouring lanes have the same columns: where each pair of lanes reads
- * one address, a load of 16 bytes a lane takes two cycles of shared memory, else four.
+ * A warp's lanes are four rows by eight groups of columns, or of tiles of 16 columns eight by four;
+ * warps are side by side in twos or one below another, and a thread has up to 64 sums, 8 x 8 or
+ * 4 x 12: for four k it reads 16 bytes of each of its rows, and as much of B for each four of its
+ * columns, while it multiplies what it read before. A thread's rows are a stride of all row lanes
+ * apart (cyclic), so that the lanes of a load of A meet in no bank. Its four columns are
+ * neighbours, but of packed weights, whose panels have 16 columns, two of a panel and two of the
+ * next one: lanes that read both panels at once would meet in the same banks. Neighbouring lanes
+ * have the same columns: where each pair of lanes reads one address, a load of 16 bytes a lane
+ * takes two cycles of shared memory, else four.
  *
- * Every sum is one chain of fused multiply-adds over k, whatever the tile: bits depend on k alone,
- * but are not those of fma.cuh, which computes fewer rows. */
+ * Of small tiles warps share out k: each of two or four parts has every second or fourth four of k,
+ * so that a thread has more sums for what it reads (pipelined_gemm_f32_shape in gemm_shape.h). A
+ * part's sums are chains of fused multiply-adds over its k, which are added in the order of the
+ * parts: bits depend on k and on the size of the tiles, and are not those of fma.cuh, which
+ * computes fewer rows. */
 #ifndef OBK_PIPELINED_GEMM_F32_CUH
 #define OBK_PIPELINED_GEMM_F32_CUH
 
@@ -27,23 +31,27 @@ template <class S, class N>
 struct PipelinedGemmF32Place {
   static constexpr bool kMapped = N::boxes > 0, kKRows = kMapped && N::k_rows,
                         kTurned = kMapped && !N::k_rows, kPanels = !kMapped;
-  static constexpr int kBeside = pipelined_gemm_f32_beside(S::kColumns), /* warps */
-      kDown = 4 * (8 / kBeside), /* rows from one of the thread's to the next */
-      kAcross = 32 * kBeside,    /* columns from one of its fours to the next */
-      kHigh = (S::kRows + kDown - 1) / kDown, kFours = (S::kColumns + kAcross - 1) / kAcross;
-  int row, warp_column, lane_column;
+  static constexpr PipelinedF32Shape kShape = pipelined_gemm_f32_shape(
+      S::kRows, S::kColumns, pipelined_gemm_f32_lanes(S::kColumns, kTurned));
+  static constexpr int kLanes = kShape.lanes, kBeside = kShape.beside, kParts = kShape.parts,
+                       kDown = kShape.down, kHigh = kShape.high, kFours = kShape.fours,
+                       kOfWarp = 4 * kLanes, /* columns */
+      kAcross = kOfWarp * kBeside;           /* from one of a thread's fours to the next */
+  static constexpr bool kPairs = kPanels && kLanes == 8; /* of columns, in two panels */
+  int part, row, warp_column, lane_column;
 
   __device__ __forceinline__ PipelinedGemmF32Place() {
     const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
-    row = warp / kBeside * 4 + lane / 16 * 2 + lane % 2;
-    warp_column = warp % kBeside * 32, lane_column = lane / 2 % 8;
+    part = warp / (8 / kParts);
+    row = warp % (8 / kParts) / kBeside * (32 / kLanes) + lane / (2 * kLanes) * 2 + lane % 2;
+    warp_column = warp % kBeside * kOfWarp, lane_column = lane / 2 % kLanes;
   }
   /* Number e of its four `q`. */
   __device__ __forceinline__ int column(int q, int e = 0) const {
     const int first = q * kAcross + warp_column;
-    return first + (kTurned   ? e * 8 + lane_column
-                    : kPanels ? e / 2 * 16 + lane_column * 2 + e % 2
-                              : lane_column * 4 + e);
+    return first + (kTurned  ? e * 8 + lane_column
+                    : kPairs ? e / 2 * 16 + lane_column * 2 + e % 2
+                             : lane_column * 4 + e);
   }
 };
 
@@ -81,7 +89,8 @@ struct PipelinedGemmF32Reader {
     } else {
       const int panel = at.warp_column / 16, last = panel + (kFours - 1) * Place::kAcross / 16;
       const auto of_panel = [&](int of) {
-        return (uint32_t)(of * (N::stage * 2048) + block * 2048 + at.lane_column * 8);
+        return (uint32_t)(of * (N::stage * 2048) + block * 2048 +
+                          at.lane_column * (Place::kPairs ? 8 : 16));
       };
       b = of_panel(panel);
       last_b[0] = of_panel(min(last, kWide / 16 - 1));
@@ -114,6 +123,10 @@ struct PipelinedGemmF32Reader {
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           const int line = four * 4 + k;
+          if (!Place::kPairs && !Place::kKRows) {
+            load_shared16(to.b[q][k], stage_b + line * 64 + b);
+            continue;
+          }
           if (Place::kKRows) {
             load_shared16(to.b[q][k], ((stage_b + b) ^ (line % 8 * 16)) + line * 128 +
                                           q * Place::kBeside * (N::stage * 4096));
@@ -160,13 +173,14 @@ static __device__ __forceinline__ void pipelined_gemm_read_stages(PipelinedGemmP
 
 template <typename S, int kStage, class N>
 static __device__ __forceinline__ void pipelined_gemm_f32(ObkLanes* w, const ObkGemm& g) {
-  constexpr int kBlocks = S::kK / 32, kStages = kBlocks / kStage, kSteps = 8; /* fours of k */
+  using Place = PipelinedGemmF32Place<S, N>;
+  constexpr int kBlocks = S::kK / 32, kStages = kBlocks / kStage,
+                kSteps = 8 / Place::kParts; /* fours of a block's k */
   static_assert(S::kK % 32 == 0 && kBlocks % kStage == 0 && S::kSplitK == 1 && N::block_k == 32,
                 "stages of a tile are whole");
   static_assert(S::kRows <= kTallRows && S::kColumns <= kF32Columns, "sums fit in registers");
   static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2,
                 "sums go in pairs");
-  using Place = PipelinedGemmF32Place<S, N>;
   using Reader = PipelinedGemmF32Reader<S, N>;
   constexpr int kHigh = Place::kHigh, kFours = Place::kFours;
   PipelinedGemmPipe<N>& pipe = *(PipelinedGemmPipe<N>*)w->pipe;
@@ -197,12 +211,13 @@ static __device__ __forceinline__ void pipelined_gemm_f32(ObkLanes* w, const Obk
     for (int block = 0; block < kStage; ++block) {
       const Reader reader(at, block);
       typename Reader::Operands x[2]; /* one is loaded while the other is multiplied */
-      reader.load(x[0], at, stage, stage_b, 0);
+      reader.load(x[0], at, stage, stage_b, at.part);
 #pragma unroll 1
-      for (int four = 0; four < kSteps; four += 2) {
-        reader.load(x[1], at, stage, stage_b, four + 1);
+      for (int step = 0; step < kSteps; step += 2) {
+        const int four = step * Place::kParts + at.part;
+        reader.load(x[1], at, stage, stage_b, four + Place::kParts);
         add(x[0]);
-        if (four + 2 < kSteps) reader.load(x[0], at, stage, stage_b, four + 2);
+        if (step + 2 < kSteps) reader.load(x[0], at, stage, stage_b, four + 2 * Place::kParts);
         add(x[1]);
       }
     }
@@ -211,28 +226,44 @@ static __device__ __forceinline__ void pipelined_gemm_f32(ObkLanes* w, const Obk
   if (N::overlaid > 0) __syncthreads(); /* all have read the last places */
   const uint32_t c = shared_address(g.c);
   const int rows = (int)g.m;
+  const auto store =
+      [&](bool onto) { /* what another part has left there */
 #pragma unroll
-  for (int i = 0; i < kHigh; ++i) {
-    const int row = at.row + i * Place::kDown;
-    if (row >= rows) continue;
+                       for (int i = 0; i < kHigh; ++i) {
+                         const int row = at.row + i * Place::kDown;
+                         if (row >= rows) continue;
 #pragma unroll
-    for (int q = 0; q < kFours; ++q) {
-      const float(&v)[4] = sum[i][q];
-      const uint32_t to = c + (row * S::kPitchC + at.column(q)) * 4;
-      if (Place::kTurned) {
+                         for (int q = 0; q < kFours; ++q) {
+                           float(&v)[4] = sum[i][q];
+                           const uint32_t to = c + (row * S::kPitchC + at.column(q)) * 4;
+                           if (onto) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          if (at.column(q, e) < S::kColumns) store_shared(to + e * 32, v[e]);
-      } else if (!Place::kPanels && S::kPitchC % 4 == 0 && S::kColumns % 4 == 0) {
-        const uint32_t words[4] = {__float_as_uint(v[0]), __float_as_uint(v[1]),
-                                   __float_as_uint(v[2]), __float_as_uint(v[3])};
-        if (at.column(q) < S::kColumns) store_shared16(to, words);
-      } else {
-        if (at.column(q) < S::kColumns) store_shared8(to, v[0], v[1]);
-        if (at.column(q, 2) < S::kColumns)
-          store_shared8(to + (at.column(q, 2) - at.column(q)) * 4, v[2], v[3]);
-      }
-    }
+                             for (int e = 0; e < 4; ++e)
+                               if (at.column(q, e) < S::kColumns)
+                                 v[e] += load_shared(to + (at.column(q, e) - at.column(q)) * 4);
+                           }
+                           if (Place::kTurned) {
+#pragma unroll
+                             for (int e = 0; e < 4; ++e)
+                               if (at.column(q, e) < S::kColumns) store_shared(to + e * 32, v[e]);
+                           } else if (!Place::kPairs && S::kPitchC % 4 == 0 &&
+                                      S::kColumns % 4 == 0) {
+                             const uint32_t words[4] = {
+                                 __float_as_uint(v[0]), __float_as_uint(v[1]),
+                                 __float_as_uint(v[2]), __float_as_uint(v[3])};
+                             if (at.column(q) < S::kColumns) store_shared16(to, words);
+                           } else {
+                             if (at.column(q) < S::kColumns) store_shared8(to, v[0], v[1]);
+                             if (at.column(q, 2) < S::kColumns)
+                               store_shared8(to + (at.column(q, 2) - at.column(q)) * 4, v[2], v[3]);
+                           }
+                         }
+                       }
+      };
+#pragma unroll
+  for (int part = 0; part < Place::kParts; ++part) {
+    if (part > 0) __syncthreads();
+    if (at.part == part) store(part > 0);
   }
   __syncthreads();
 }

@@ -18,9 +18,11 @@
  * by TMA on its way, as its tensor map says; as of B that way is rounded to nearest, so what wgmma
  * would cut off is zero.
  *
- * A block is 32 k, four k-steps of 8. The warpgroups have 64 columns each; of a tile of up to 64
- * columns each has half of the rows. Every sum is one chain over k, whatever the tile: bits depend
- * on k alone, but are not those of gemm_tf32.cuh, which computes fewer rows. */
+ * A block is 32 k, four k-steps of 8. The warpgroups have 64 columns each, and every sum is one
+ * chain over k. Of a tile of up to 64 columns the first warpgroup has the even k-steps, the second
+ * the odd ones, and their sums are added: a chain of short products waits for each of them. So bits
+ * depend on k and on which of the two a tile is, and are not those of gemm_tf32.cuh, which computes
+ * fewer rows. */
 #ifndef OBK_PIPELINED_GEMM_TF32_CUH
 #define OBK_PIPELINED_GEMM_TF32_CUH
 
@@ -79,10 +81,11 @@ struct PipelinedGemmTf32B {
 template <typename S, int kStage, class N>
 static __device__ __forceinline__ void pipelined_gemm_tf32(ObkLanes* w, const ObkGemm& g) {
   constexpr int kBlocks = S::kK / 32, kStages = kBlocks / kStage, kSteps = 2 * kStage;
-  constexpr bool kBeside = S::kColumns > 64; /* warpgroups: else one has the upper rows */
-  constexpr int kN = pipelined_gemm_tf32_rows(S::kRows, S::kColumns),
-                kSixteens = PipelinedGemmTf32B<N>::kKRows ? (S::kColumns + 31) / 32 * 2
-                                                          : (S::kColumns + 15) / 16;
+  constexpr bool kBeside = S::kColumns > 64; /* warpgroups: else they share out k */
+  constexpr int kN = pipelined_gemm_tf32_rows(S::kRows),
+                kMine = kBeside ? kSteps : kSteps / 2, /* k-steps of half a stage */
+      kSixteens =
+          PipelinedGemmTf32B<N>::kKRows ? (S::kColumns + 31) / 32 * 2 : (S::kColumns + 15) / 16;
   static_assert(S::kK % 32 == 0 && kBlocks % kStage == 0 && S::kSplitK == 1 && N::block_k == 32,
                 "stages of a tile are whole");
   static_assert(S::kRows <= kTallRows && S::kColumns <= kTf32Columns, "sums fit in registers");
@@ -90,13 +93,12 @@ static __device__ __forceinline__ void pipelined_gemm_tf32(ObkLanes* w, const Ob
                 "sums go in pairs");
   PipelinedGemmPipe<N>& pipe = *(PipelinedGemmPipe<N>*)w->pipe;
   const int half = same_in_warp(threadIdx.x / 128);
-  const int above = kBeside ? 0 : half * kN,
-            sixteen = (kBeside ? half * 4 : 0) + threadIdx.x / 32 % 4;
+  const int sixteen = (kBeside ? half * 4 : 0) + threadIdx.x / 32 % 4;
   /* Those beyond the tile read what its last ones do. */
   const PipelinedGemmTf32B<N> b(min(sixteen, kSixteens - 1));
-  const uint64_t y0 = matrix_at(above * 128, 1024);
+  const uint64_t y0 = matrix_at(0, 1024);
   float sum[kN / 2];
-  uint32_t x[2][kSteps][4]; /* each has registers of its own: products are under way */
+  uint32_t x[2][kMine][4]; /* each has registers of its own: products are under way */
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here();
   const auto multiply = [&] {
@@ -104,12 +106,13 @@ static __device__ __forceinline__ void pipelined_gemm_tf32(ObkLanes* w, const Ob
     const uint64_t y = y0 + (stage >> 4);
 #pragma unroll
     for (int part = 0; part < 2; ++part) { /* of the stage, while the one before is multiplied */
+      const auto step_of = [&](int k) { return part * kSteps + (kBeside ? k : 2 * k + half); };
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k) b.load(x[part][k], stage + N::rows_bytes, part * kSteps + k);
+      for (int k = 0; k < kMine; ++k) b.load(x[part][k], stage + N::rows_bytes, step_of(k));
       wgmma_begin();
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-        const int step = part * kSteps + k;
+      for (int k = 0; k < kMine; ++k) {
+        const int step = step_of(k);
         WgmmaTf32<kN>::multiply_rows(sum, x[part][k],
                                      y + (step / 4 * (N::tile_rows * 8) + step % 4 * 2));
       }
@@ -121,26 +124,38 @@ static __device__ __forceinline__ void pipelined_gemm_tf32(ObkLanes* w, const Ob
   if (N::overlaid > 0) __syncthreads(); /* no products are under way */
   const uint32_t c = shared_address(g.c);
   const int rows = (int)g.m;
-  if (sixteen < kSixteens) {
+  const auto store = [&](bool onto) { /* what the other warpgroup has left there */
 #pragma unroll
-    for (int j = 0; j < kN / 8; ++j)
+                                      for (int j = 0; j < kN / 8; ++j)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        /* Half of a warp stores the later of its two rows first: with an odd number of fours of
-         * floats from row to row no two lanes meet in a bank. */
-        const bool later = (e ^ (b.kKRows ? (int)threadIdx.x % 4 / 2 : 0)) != 0;
-        const int row = above + 8 * j + threadIdx.x % 4 * 2 + later;
-        const uint32_t to = c + (row * S::kPitchC + b.first) * 4;
-        const float v = later ? sum[4 * j + 1] : sum[4 * j],
-                    u = later ? sum[4 * j + 3] : sum[4 * j + 2];
-        if (row >= rows) continue;
-        if (b.kPairs) {
-          if (b.first < S::kColumns) store_shared8(to, v, u);
-        } else {
-          if (b.first < S::kColumns) store_shared(to, v);
-          if (b.second() < S::kColumns) store_shared(to + 32, u);
-        }
-      }
+                                        for (int e = 0; e < 2; ++e) {
+                                          /* Half of a warp stores the later of its two rows first:
+                                           * with an odd number of fours of floats from row to row
+                                           * no two lanes meet in a bank. */
+                                          const bool later =
+                                              (e ^ (b.kKRows ? (int)threadIdx.x % 4 / 2 : 0)) != 0;
+                                          const int row = 8 * j + threadIdx.x % 4 * 2 + later;
+                                          const uint32_t to = c + (row * S::kPitchC + b.first) * 4;
+                                          float v = later ? sum[4 * j + 1] : sum[4 * j],
+                                                u = later ? sum[4 * j + 3] : sum[4 * j + 2];
+                                          if (row >= rows) continue;
+                                          if (onto) {
+                                            if (b.first < S::kColumns) v = load_shared(to) + v;
+                                            if (b.second() < S::kColumns)
+                                              u = load_shared(to + (b.kPairs ? 4 : 32)) + u;
+                                          }
+                                          if (b.kPairs) {
+                                            if (b.first < S::kColumns) store_shared8(to, v, u);
+                                          } else {
+                                            if (b.first < S::kColumns) store_shared(to, v);
+                                            if (b.second() < S::kColumns) store_shared(to + 32, u);
+                                          }
+                                        }
+  };
+  if (sixteen < kSixteens && (kBeside || half == 0)) store(false);
+  if (!kBeside) {
+    __syncthreads();
+    if (sixteen < kSixteens && half == 1) store(true);
   }
   __syncthreads();
 }
