@@ -189,13 +189,13 @@ struct GemmPipelinedTf32 {
   static constexpr double kBegin = 1000, kBeginInTurn = 200, kOut = 0.11;  // ns, an element of C
 };
 
-/// The same of exact f32 (pipelined_gemm_f32.cuh): for each k the cycles of multiply-adds and those
-/// of loads from shared memory, one behind the other, and a part of what a stage takes. Fit to
-/// tiles of packed weights whose warps do not share out k on an H200, h200_fp32_gemm.json; of the
-/// others an estimate.
+/// The same of exact f32 (pipelined_gemm_f32.cuh): for each k and each warp that has it, four sums
+/// of a row, a row's number of A, a four of B's, one behind the other; and a part of what a stage
+/// takes. Fit to tiles whose warps do not share out k on an H200, h200_fp32_gemm.json; those of the
+/// others take up to 1.15 times what it predicts.
 struct GemmPipelinedF32 {
-  static constexpr double kBytes = 90;                                     // a ns
-  static constexpr double kCycle = 0.61, kOfK = 1.5;                       // ns
+  static constexpr double kBytes = 90;                                             // a ns
+  static constexpr double kSums = 0.737, kRow = 0.0975, kFour = 1.26, kOfK = 1.5;  // ns
   static constexpr double kBegin = 1200, kBeginInTurn = 300, kOut = 0.11;  // ns, an element of C
 };
 

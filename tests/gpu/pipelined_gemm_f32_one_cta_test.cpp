@@ -172,6 +172,9 @@ const std::vector<Tile> kTiles[] = {
     tile<Kind::kWeights, 64, 64, 2, 128>("weights_64_rows"),
     tile<Kind::kWeights, 99, 80, 0, 160>("weights_rows_99"),
     tile<Kind::kWeights, 32, 16, 0, 192>("weights_low"),
+    tile<Kind::kWeights, 32, 64, 48, 128>("weights_low_and_wide"),
+    tile<Kind::kWeights, 20, 128, 0, 64>("weights_20_rows"),
+    tile<Kind::kOfK, 24, 48, 0, 96>("of_k_rows_24"),
     tile<Kind::kWeights, 43, 48, 0, 128>("weights_two_blocks_of_43_rows"),
 };
 

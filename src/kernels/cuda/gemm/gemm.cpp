@@ -235,10 +235,9 @@ static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
     const int wide = static_cast<int>(t.columns);
     const PipelinedF32Shape s = pipelined_gemm_f32_shape(static_cast<int>(t.rows), wide,
                                                          pipelined_gemm_f32_lanes(wide, false));
-    // Of a warp for each k: cycles of its multiply-adds on a quarter of the multiprocessor, and of
-    // its loads from shared memory.
-    const int warps = 8 / s.parts, sums = s.high * s.fours, loads = s.high + 4 * s.fours;
-    const double a_k = Tile::kCycle * (warps * (sums + 0.5 * loads)) + Tile::kOfK;
+    const double warps = 8.0 / s.parts, sums = s.high * s.fours;
+    const double a_k =
+        warps * (sums * Tile::kSums + s.high * Tile::kRow + s.fours * Tile::kFour) + Tile::kOfK;
     return std::max({(a + b) / Tile::kBytes, memory, depth * a_k}) +
            (t.in_turn ? Tile::kBeginInTurn : Tile::kBegin) + Tile::kOut * rows * columns;
   }

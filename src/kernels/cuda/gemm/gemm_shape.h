@@ -69,7 +69,8 @@ constexpr int pipelined_gemm_stage(int rows, int groups, int chunks_of_part) {
  * a tile at most. How threads share a tile of exact f32: lanes of a warp side by side, each with
  * four columns, the others one below another; warps side by side, and again; in how many parts the
  * warps share out k, so that a thread has as many as kF32Sums sums; rows from one of a thread's to
- * the next; its rows, and fours of columns. */
+ * the next, a multiple of the 8 after which rows of A are swizzled alike; its rows, and fours of
+ * columns. */
 enum { kF32Columns = 128, kTf32Columns = 128, kF32Sums = 32 };
 struct PipelinedF32Shape {
   int lanes, beside, parts, down, high, fours;
@@ -80,7 +81,7 @@ constexpr PipelinedF32Shape pipelined_gemm_f32_shape(int rows, int columns, int 
   s.lanes = lanes, s.beside = across % 2 == 0 ? 2 : 1, s.fours = across / s.beside;
   for (s.parts = 4; s.parts > 0; s.parts /= 2) {
     s.down = 32 / lanes * (8 / s.beside / s.parts), s.high = (rows + s.down - 1) / s.down;
-    if (s.parts == 1 || s.high * s.fours * 4 <= kF32Sums) break;
+    if (s.parts == 1 || (s.high * s.fours * 4 <= kF32Sums && s.down % 8 == 0)) break;
   }
   return s;
 }
