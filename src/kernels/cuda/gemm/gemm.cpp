@@ -238,8 +238,12 @@ static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
     const double warps = 8.0 / s.parts, sums = s.high * s.fours;
     const double a_k =
         warps * (sums * Tile::kSums + s.high * Tile::kRow + s.fours * Tile::kFour) + Tile::kOfK;
-    return std::max({(a + b) / Tile::kBytes, memory, depth * a_k}) +
-           (t.in_turn ? Tile::kBeginInTurn : Tile::kBegin) + Tile::kOut * rows * columns;
+    const double longer = s.parts == 4 ? Tile::kFourParts : 1;
+    const double begin = !t.in_turn     ? Tile::kBegin
+                         : s.parts == 1 ? Tile::kBeginInTurn
+                                        : Tile::kBeginPartsInTurn;
+    return std::max({(a + b) / Tile::kBytes, memory, depth * longer * a_k}) + begin +
+           Tile::kOut * rows * columns;
   }
   using Tile = machine::cuda_costs::GemmPipelinedTf32;
   const int high = pipelined_gemm_tf32_rows(static_cast<int>(t.rows)) * (t.columns > 64 ? 2 : 1);
