@@ -1,7 +1,6 @@
 #include "schedule/choose_tiles.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "schedule/schedule.h"
@@ -134,68 +133,6 @@ bool two_share_a_worker(const Plan& plan, const Cutting& cut, const Work& work) 
           (group.kind == GroupKind::kConv && group.conv.depthwise));
 }
 
-/// A work of a wave and the workers that it is cut for.
-struct Share {
-  size_t work = 0;
-  int workers = 1;
-  double task_nanos = 0;
-  int64_t tasks = 0;
-  bool final = false;  // no other share was better
-};
-
-/// What the tasks of a wave take: longest first, each on the worker that is free first.
-double makespan(std::vector<Share> shares, int workers) {
-  std::sort(shares.begin(), shares.end(),
-            [](const Share& a, const Share& b) { return a.task_nanos > b.task_nanos; });
-  std::vector<double> free_at(static_cast<size_t>(workers), 0);  // a heap, the least first
-  double end = 0;
-  for (const Share& share : shares)
-    for (int64_t task = 0; task < share.tasks; ++task) {
-      std::pop_heap(free_at.begin(), free_at.end(), std::greater<>());
-      end = std::max(end, free_at.back() += share.task_nanos);
-      std::push_heap(free_at.begin(), free_at.end(), std::greater<>());
-    }
-  return end;
-}
-
-/// Where the longest tasks of a wave end long after the others, works are cut for more workers than
-/// their share, as long as all end sooner by that.
-void shorten_longest(const std::function<Share(Share)>& cut_again, std::vector<Share> shares,
-                     int workers, std::vector<Work>& works) {
-  constexpr double kUneven = 1.1, kShorter = 0.95, kSooner = 0.98, kMore = 1.5;
-  constexpr int64_t kMostTasks = 4096;
-  std::vector<std::pair<size_t, Work>> since_best;  // what works were when all ended soonest
-  double end = makespan(shares, workers), best = end;
-  while (true) {
-    double all = 0;
-    int64_t tasks = 0;
-    for (const Share& share : shares)
-      all += share.task_nanos * static_cast<double>(share.tasks), tasks += share.tasks;
-    if (end <= kUneven * all / workers || tasks > kMostTasks) break;
-    Share& longest =
-        *std::max_element(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
-          return (a.final ? -1 : a.task_nanos) < (b.final ? -1 : b.task_nanos);
-        });
-    if (longest.final) break;
-    const Share before = longest;
-    const Work kept = works[before.work];
-    Share more = before;
-    more.workers =
-        std::min(std::max(before.workers + 1, static_cast<int>(kMore * before.workers)), workers);
-    if (more.workers > before.workers) longest = cut_again(more);
-    const double now = makespan(shares, workers);
-    if (longest.task_nanos >= kShorter * before.task_nanos || now > end) {
-      longest = before, longest.final = true, works[before.work] = kept;
-      continue;
-    }
-    since_best.push_back({before.work, kept});
-    end = now;
-    if (end < kSooner * best) best = end, since_best.clear();
-  }
-  for (; !since_best.empty(); since_best.pop_back())
-    works[since_best.back().first] = std::move(since_best.back().second);
-}
-
 /// Works of a wave are cut again, each for its share of the workers, so that together they fill
 /// them once.
 void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
@@ -204,25 +141,14 @@ void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
   std::vector<double> nanos;
   for (size_t w : wave) nanos.push_back(nanos_of(plan, cut, tasks, tasks.works[w]));
   const double all = std::accumulate(nanos.begin(), nanos.end(), 0.0);
-  const auto cut_again = [&](Share share) {
-    Work& work = tasks.works[share.work];
-    cut_work(plan, cut.within({share.workers}), tasks, work,
-             slower_than_roof(plan.groups[work.group], cut));
-    share.tasks = std::max<int64_t>(count_tasks(plan.groups[work.group], work), 1);
-    share.task_nanos = nanos_of(plan, cut, tasks, work) / static_cast<double>(share.tasks) /
-                       (two_share_a_worker(plan, cut, work) ? 2 : 1);
-    return share;
-  };
-  std::vector<Share> shares;
   for (size_t k = 0; k < wave.size(); ++k) {
-    const double tasks_of_worker = two_share_a_worker(plan, cut, tasks.works[wave[k]]) ? 2 : 1;
-    shares.push_back(
-        cut_again({.work = wave[k],
-                   .workers = std::clamp(
-                       static_cast<int>(tasks_of_worker * cut.workers.count * nanos[k] / all), 1,
-                       cut.workers.count)}));
+    Work& work = tasks.works[wave[k]];
+    const double tasks_of_worker = two_share_a_worker(plan, cut, work) ? 2 : 1;
+    const WorkerBudget share{
+        std::clamp(static_cast<int>(tasks_of_worker * cut.workers.count * nanos[k] / all), 1,
+                   cut.workers.count)};
+    cut_work(plan, cut.within(share), tasks, work, slower_than_roof(plan.groups[work.group], cut));
   }
-  shorten_longest(cut_again, shares, cut.workers.count, tasks.works);
 }
 
 /// Whether a kernel of its own is a grid of rectangles whose operands fit its parameter, and

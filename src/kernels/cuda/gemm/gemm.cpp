@@ -238,7 +238,7 @@ static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
     const double warps = 8.0 / s.parts, sums = s.high * s.fours;
     const double a_k =
         warps * (sums * Tile::kSums + s.high * Tile::kRow + s.fours * Tile::kFour) + Tile::kOfK;
-    const double longer = s.parts == 4 ? Tile::kFourParts : 1;
+    const double longer = s.parts > 1 ? Tile::kParts : 1;
     const double begin = !t.in_turn     ? Tile::kBegin
                          : s.parts == 1 ? Tile::kBeginInTurn
                                         : Tile::kBeginPartsInTurn;
