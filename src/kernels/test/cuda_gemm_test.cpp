@@ -208,5 +208,28 @@ TEST(CudaGemm, ATileOfOneRowCostsLessThanOfMany) {
     EXPECT_LT(cuda_gemm_nanos(type, 1, 64, 512, false), cuda_gemm_nanos(type, 64, 64, 512, false));
 }
 
+// Threads of a pipelined GEMM of exact f32 have all of a tile, as many sums as fit in registers,
+// and rows of A a multiple of eight apart, after which these are swizzled alike. Where warps share
+// out k they have no more than kF32Sums.
+TEST(PipelinedF32, ThreadsShareATile) {
+  int shared = 0;
+  for (int rows = 1; rows <= 128; ++rows)
+    for (int columns = 2; columns <= kF32Columns; columns += 2)
+      for (const bool turned : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} x {}{}", rows, columns, turned ? ", turned" : ""));
+        const PipelinedF32Shape s =
+            pipelined_gemm_f32_shape(rows, columns, pipelined_gemm_f32_lanes(columns, turned));
+        ASSERT_TRUE(s.parts == 1 || s.parts == 2 || s.parts == 4);
+        ASSERT_EQ(8 % (s.parts * s.beside), 0);
+        ASSERT_GE(s.high * s.down, rows);
+        ASSERT_LT((s.high - 1) * s.down, rows);
+        ASSERT_GE(s.fours * s.beside * s.lanes * 4, columns);
+        ASSERT_EQ(s.down % 8, 0);
+        ASSERT_LE(s.high * s.fours * 4, s.parts == 1 ? 64 : int{kF32Sums});
+        shared += s.parts > 1;
+      }
+  EXPECT_GT(shared, 0);
+}
+
 }  // namespace
 }  // namespace obelisk::kernels
