@@ -68,6 +68,8 @@ std::vector<machine::Strategy> strategies_for(const machine::Machine& machine,
                                .dataflow = options.disabled.count("dataflow") == 0,
                                .batch_invariant = options.batch_invariant,
                                .tall_gemm = options.disabled.count("tall_gemm") == 0,
+                               .classes_apart = options.dispatch.policy == "opara" &&
+                                                options.disabled.count("dispatch_classes") == 0,
                                .tf32 = options.passes.precision == passes::Precision::kTf32}));
   return strategies;
 }

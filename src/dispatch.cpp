@@ -5,6 +5,7 @@
 
 #include "compile.h"
 #include "measured_dispatch.h"
+#include "schedule/cost_model.h"
 #include "schedule/local_search.h"
 
 namespace obelisk::compiler {
@@ -12,7 +13,6 @@ namespace {
 
 /// What each work is called and of which class; it launches nothing so far.
 std::vector<schedule::Kernel> named_kernels(const Lowered& made, const machine::Machine& machine) {
-  const double ridge = machine.flops_per_sm / machine.bytes_per_sm;
   std::vector<schedule::Kernel> kernels;
   for (const schedule::Work& work : made.tasks.works) {
     const stitch::Group& group = made.plan.groups[static_cast<size_t>(work.group)];
@@ -20,9 +20,7 @@ std::vector<schedule::Kernel> named_kernels(const Lowered& made, const machine::
     const std::string_view op = ops::to_string(made.graph.node(anchor).op);
     schedule::Kernel kernel{.name = made.graph.node(group.nodes.front()).name, .launches = false};
     if (kernel.name.empty()) kernel.name = op;
-    const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
-    const schedule::Classified classified =
-        schedule::classify(static_cast<double>(group.cost.flops.count), bytes, ridge, op);
+    const schedule::Classified classified = schedule::class_of(made.graph, group, machine);
     kernel.kind = classified.kind, kernel.why_kind = classified.why;
     kernels.push_back(std::move(kernel));
   }

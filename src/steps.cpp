@@ -110,10 +110,15 @@ Status check_names(const Options& options) {
   if (dispatch.policy.empty()) dispatch.policy = "auto";
   TRY_STATUS(schedule::check_options(dispatch));
   const bool on_cpu = options.target == "cpu";
-  if (options.orders_kernels() && !on_cpu && options.granularity == Granularity::kMono)
+  const bool plain = dispatch.launch_order.empty() && dispatch.streams == 0 &&
+                     dispatch.search_seconds == 0 && options.dispatch_from.empty(),
+             of_one_kernel = dispatch.policy == "waves" || dispatch.policy == "opara" ||
+                             dispatch.policy == "auto";
+  if (!on_cpu && options.granularity == Granularity::kMono && !(plain && of_one_kernel))
     return Error{Code::kUsage, "compile",
-                 "a dispatch orders the kernels of a graph; granularity mono has none", "",
-                 "--granularity op, stitch or auto"};
+                 "one kernel has the dispatches waves, opara and auto; lanes and orders are of the "
+                 "kernels of a graph",
+                 "", "--granularity op, stitch or auto"};
   if (!options.dispatch_from.empty() && !options.granularity && !on_cpu)
     return Error{Code::kUsage, "compile", "a dispatch that was written is of one granularity", "",
                  "--granularity op or stitch"};

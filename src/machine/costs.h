@@ -80,6 +80,7 @@ inline constexpr int64_t kTaskColumns = 4;     // what a dataflow GEMM's task co
                                                // weights, in columns of weights
 inline constexpr double kAsUrgent = 0.9;       // of the longest remaining path: as urgent as it
 inline constexpr size_t kMostUrgent = 16;      // kernels that are compared
+inline constexpr double kLongerApart = 1.05;   // of a wave whose classes have disjoint workers
 inline constexpr double kWorthLeaving = 0.99;  // of the time of the plainest dispatch
 inline constexpr double kLongerForMemory = 1.02;  // of the longest path: what sharing bytes may
                                                   // make of it

@@ -67,6 +67,7 @@ struct Wishes {
   bool dataflow = true;                          // where it can be
   bool batch_invariant = false;
   bool tall_gemm = true;
+  bool classes_apart = false;
   bool tf32 = false;
 };
 

@@ -40,7 +40,9 @@ struct Strategy {
   Bytes min_grid_bytes{0};
   bool batch_invariant =
       false;  // no choice that changes the order of a sum looks at how many rows there are
-  bool tall_gemm = true;  // pipelined GEMMs may have tiles of more than 64 rows
+  bool tall_gemm = true;       // pipelined GEMMs may have tiles of more than 64 rows
+  bool classes_apart = false;  // in one kernel, works of a wave that compute and works that move
+                               // memory run on disjoint SMs, whatever these do meanwhile
   bool tf32 = false;  // GEMMs, convolutions and attention of f32 multiply numbers rounded to tf32
                       // where a tile computes them
 

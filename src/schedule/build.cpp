@@ -20,6 +20,17 @@ int64_t TaskGraph::task_count() const {
 
 namespace {
 
+/// By work, of one kernel on a GPU; else empty.
+std::vector<KernelClass> classes_of(const Graph& graph, const Plan& plan, const TaskGraph& tasks,
+                                    const machine::Machine& machine,
+                                    const machine::Strategy& strategy) {
+  std::vector<KernelClass> classes;
+  if (!strategy.one_kernel() || !strategy.classes_apart) return classes;
+  for (const Work& work : tasks.works)
+    classes.push_back(class_of(graph, plan.groups[work.group], machine).kind);
+  return classes;
+}
+
 void predict(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
   for (Work& work : tasks.works)
     work.predicted_nanos = predicted_nanos(plan.groups[work.group], cut, tasks, work);
@@ -49,7 +60,7 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
   if (strategy.dataflow()) {
     TaskGraph flowing = tasks;
     cut_for_dataflow(plan, machine, flowing);
-    assign_tasks(plan, machine.sms, false, flowing);
+    assign_tasks(plan, {.workers = machine.sms}, flowing);
     if (try_dataflow(plan, machine, strategy, flowing)) {
       predict(plan, all, flowing);
       return flowing;
@@ -61,7 +72,11 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
                          .shares_rows = !strategy.batch_invariant,
                          .a_rows = async_rows(plan.groups[work.group], all, tasks, work)};
   }
-  assign_tasks(plan, machine.sms, strategy.one_kernel(), tasks);
+  assign_tasks(plan,
+               {.workers = machine.sms,
+                .in_pairs = strategy.one_kernel(),
+                .classes = classes_of(graph, plan, tasks, machine, strategy)},
+               tasks);
   predict(plan, all, tasks);
   return tasks;
 }

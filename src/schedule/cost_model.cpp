@@ -22,6 +22,15 @@ bool reduces(const Group& group) {
 
 }  // namespace
 
+Classified class_of(const graph::Graph& graph, const Group& group,
+                    const machine::Machine& machine) {
+  const graph::NodeId anchor = group.anchor == graph::kNone ? group.nodes.front() : group.anchor;
+  return classify(static_cast<double>(group.cost.flops.count),
+                  static_cast<double>(group.cost.read.count + group.cost.written.count),
+                  machine.flops_per_sm / machine.bytes_per_sm,
+                  ops::to_string(graph.node(anchor).op));
+}
+
 double slower_than_roof(const Group& group, const Cutting& cut) {
   if (!cuts_once(cut) || group.kind != GroupKind::kStitched) return 1;
   return reduces(group) ? cut.machine.costs.reduction_over_roof : cut.machine.costs.loop_over_roof;

@@ -3,6 +3,7 @@
 /// they take.
 #pragma once
 
+#include "schedule/dispatch.h"
 #include "schedule/task_graph.h"
 
 namespace obelisk::schedule {
@@ -28,6 +29,11 @@ inline constexpr int64_t kBlockRoom = 4096;
 /// Whether a worker should have one task of a wave: its threads wait for what a task's beginning
 /// loads.
 bool cuts_once(const Cutting& cut);
+
+/// Whether a group computes or moves memory, from its operations and bytes beside the machine's
+/// ridge; by the op of its anchor where either is not known.
+Classified class_of(const graph::Graph& graph, const stitch::Group& group,
+                    const machine::Machine& machine);
 
 /// How much longer a work's tasks take than the roofs that predict them. On GPUs bodies wait for
 /// their loads, reductions most.

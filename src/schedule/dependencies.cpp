@@ -272,7 +272,7 @@ Status place_by_order(const Graph& graph, const stitch::Plan& plan, const machin
       buffer.last = std::max(buffer.last, order.wave[user]);
     }
   }
-  assign_tasks(plan, static_cast<int>(tasks.lists.size()), false, tasks);
+  assign_tasks(plan, {.workers = static_cast<int>(tasks.lists.size())}, tasks);
   return ok_status();
 }
 

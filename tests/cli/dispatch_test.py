@@ -222,7 +222,8 @@ def test_explain_dispatch(obelisk, model, compiled):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "opara"), "orders the kernels of a graph"),
+        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "nimble"), "one kernel has the dispatches waves, opara and auto"),
+        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "opara", "--streams", "2"), "one kernel has the dispatches waves, opara and auto"),
         (("--target", "cpu", "--dispatch", "waves", "--streams", "2"), "neither lanes nor an order"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "best"), "--dispatch"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "opara", "--launch-order", "random"), "there is no launch order 'random'"),
@@ -320,6 +321,15 @@ def test_bench_takes_several_dispatches_in_turn(obelisk, gpu, model):  # noqa: F
         ("op", "waves", True), ("op", "opara random:1", True), ("op", "opara random:2", True), ("mono", None, None),
     ]
     assert len({one["launches"] for one in answer["granularities"][:3]}) == 1
+
+
+def test_one_kernel_has_waves_and_opara(obelisk, gpu, model):  # noqa: F811
+    words = ("--target", "cuda", "--granularity", "mono", "--verify", "off", "--seconds", "0.02", "--json")
+    answer = obelisk("bench", model, *words, "--dispatch", "waves,nimble,opara", code=0).json
+    told = [(one["granularity"], one.get("dispatch"), one["launches"], one.get("same_bits")) for one in answer["granularities"]]
+    assert told == [("mono", "waves", 1, True), ("mono", "opara", 1, True)]
+    alone = obelisk("bench", model, *words, "--dispatch", "nimble,critical", code=0).json
+    assert alone["granularity"] == "mono" and alone["launches"] == 1
 
 
 def test_bench_launches_each_order_as_if_it_were_compiled_alone(obelisk, gpu, model, monkeypatch):  # noqa: F811

@@ -329,8 +329,7 @@ std::vector<std::pair<std::string, std::string>> dispatches_of(const Flags& flag
   return all;
 }
 
-/// A runner for each granularity and, where it is a graph of kernels or on a CPU, each dispatch
-/// that was asked for.
+/// A runner for each granularity and each dispatch of it that was asked for.
 Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source& source,
                                                frontends::ImportReport& report) {
   struct Wanted {
@@ -348,15 +347,21 @@ Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source&
   TRY(const compiler::FoundMachine machine, machine_from(flags));
   for (const std::string& granularity : items_of(flags.granularity)) {
     const bool is_graph = granularity == "op" || granularity == "stitch" || machine.target == "cpu";
-    for (const auto& [policy, order] : dispatches) {
+    auto some = dispatches;
+    if (!is_graph && dispatches.size() > 1) {  // one kernel has two
+      std::erase_if(some, [&](const auto& one) {
+        return granularity != "mono" || !one.second.empty() ||
+               (one.first != "waves" && one.first != "opara");
+      });
+      if (some.empty()) some = {{"waves", ""}};
+    }
+    for (const auto& [policy, order] : some) {
       Flags one = flags;
       one.granularity = granularity, one.dispatch = policy, one.launch_order = order;
-      if (!is_graph && dispatches.size() > 1) one.dispatch = "waves", one.launch_order = "";
       if (!one.dispatch.empty() && one.dispatch != "auto") one.search_seconds = 0;
-      wanted.push_back({std::move(one), is_graph && dispatches.size() > 1
+      wanted.push_back({std::move(one), some.size() > 1 || (is_graph && dispatches.size() > 1)
                                             ? policy + (order.empty() ? "" : " " + order)
                                             : ""});
-      if (!is_graph) break;
     }
   }
   // The first tells what is wrong with the network. Dispatches given by name are then compiled in

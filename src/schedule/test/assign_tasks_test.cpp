@@ -12,12 +12,15 @@ namespace {
 /// kernel.
 struct Block {
   machine::Machine device = *machine::gpu("sm_90a", 132);
-  machine::Strategy strategy = strategy_for(device, {.granularity = machine::Granularity::kMono});
+  machine::Strategy strategy;
   graph::Graph graph;
   stitch::Plan plan;
   TaskGraph tasks;
 
-  Block(int64_t size, int64_t channels, const std::vector<int64_t>& branches) {
+  Block(int64_t size, int64_t channels, const std::vector<int64_t>& branches,
+        bool classes_apart = false)
+      : strategy(strategy_for(
+            device, {.granularity = machine::Granularity::kMono, .classes_apart = classes_apart})) {
     const auto x = graph.add_input("x", {DType::f16, {1, channels, size, size}});
     for (const int64_t each : branches) {
       const auto w = graph.add_constant(Tensor::allocate({DType::f16, {each, channels, 1, 1}}));
@@ -34,6 +37,16 @@ struct Block {
     const Status sound = validate(graph, plan, tasks);
     CHECK(sound.ok(), "{}", sound.error().text());
   }
+  /// What the worker with most to do takes.
+  int64_t longest() const {
+    int64_t most = 0;
+    for (const auto& list : tasks.lists) {
+      int64_t sum = 0;
+      for (const ObkTask& task : list) sum += task.nanos;
+      most = std::max(most, sum);
+    }
+    return most;
+  }
   /// Workers that have tasks of the pool and of a convolution.
   int mixed() const {
     int count = 0;
@@ -47,6 +60,25 @@ struct Block {
     return count;
   }
 };
+
+// Asked to, lists keep works that compute and works that move memory apart, unless a wave would
+// take longer than kLongerApart allows; tasks stay the same.
+TEST(AssignTasks, ClassesOfAWaveRunOnDisjointWorkers) {
+  int changed = 0;
+  for (const auto& [size, channels, branches] :
+       std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>{
+           {35, 192, {64, 48, 64}}, {28, 256, {128, 32, 128}}, {8, 1280, {320, 384, 448}}}) {
+    SCOPED_TRACE(fmt::format("{} x {} x {}", channels, size, size));
+    const Block apart(size, channels, branches, true), mixed(size, channels, branches);
+    EXPECT_LE(static_cast<double>(apart.longest()),
+              static_cast<double>(mixed.longest()) * machine::thresholds::kLongerApart);
+    EXPECT_EQ(apart.tasks.task_count(), mixed.tasks.task_count());
+    if (apart.mixed() == mixed.mixed()) continue;
+    EXPECT_EQ(apart.mixed(), 0);
+    ++changed;
+  }
+  EXPECT_GT(changed, 0);
+}
 
 // Works of a wave are cut for shares of the workers (choose_tiles.h), longest first: what moves
 // memory runs beside what multiplies, not behind it.
