@@ -115,10 +115,12 @@ Status check_names(const Options& options) {
              of_one_kernel = dispatch.policy == "waves" || dispatch.policy == "opara" ||
                              dispatch.policy == "auto";
   if (!on_cpu && options.granularity == Granularity::kMono && !(plain && of_one_kernel))
-    return Error{Code::kUsage, "compile",
-                 "one kernel has the dispatches waves, opara and auto; lanes and orders are of the "
-                 "kernels of a graph",
-                 "", "--granularity op, stitch or auto"};
+    return Error{
+        Code::kUsage, "compile",
+        fmt::format("the dispatch {}{} orders the kernels of a graph; granularity mono has "
+                    "one kernel, and the dispatches waves, opara and auto",
+                    dispatch.policy, plain ? "" : " with lanes or an order of its own"),
+        "", "--granularity op or stitch, or --dispatch alone with one of the three"};
   if (!options.dispatch_from.empty() && !options.granularity && !on_cpu)
     return Error{Code::kUsage, "compile", "a dispatch that was written is of one granularity", "",
                  "--granularity op or stitch"};

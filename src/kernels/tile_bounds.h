@@ -27,7 +27,8 @@ inline constexpr int64_t kFewestRows = 33, kMostRows = 511;
 inline constexpr int64_t kTileRows = 64, kTallRows = 128;
 inline constexpr int64_t kLowRows = 32;  // of tiles of f32 where others leave SMs idle
 // Tiles of exact f32 in a list take so many times what is predicted, where pipelined kernels are
-// compared with them: fit to 24 products on an H200, h200_fp32_gemm.json.
+// compared with them: fit to products of 49 to 196 rows on an H200, h200_fp32_gemm.json (layers,
+// before).
 inline constexpr double kF32ListedOver = 2.2;
 // Of fewer rows tall tiles with four chains, several an SM in turn, were no quicker than tiles of
 // 64 rows: h100_tall_gemm.json, 128 and 197 rows on 16 SMs.

@@ -14,8 +14,9 @@ struct Assignment {
   bool in_pairs = false;
   /// By work; empty: they do not matter. Where a wave has works of both classes, those that compute
   /// and those that move memory have disjoint workers, so that one class runs beside the other for
-  /// as long as the wave lasts (Opara §3.3, inside one kernel). Not where that makes the wave
-  /// longer than by longest task first, or where members of a gang wait for each other.
+  /// as long as the wave lasts (Opara §3.3, inside one kernel). Not where the wave would
+  /// take more than kLongerApart times as long as by longest task first, or where members of a gang
+  /// wait for each other.
   std::vector<KernelClass> classes = {};
 };
 

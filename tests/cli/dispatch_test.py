@@ -222,8 +222,8 @@ def test_explain_dispatch(obelisk, model, compiled):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "nimble"), "one kernel has the dispatches waves, opara and auto"),
-        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "opara", "--streams", "2"), "one kernel has the dispatches waves, opara and auto"),
+        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "nimble"), "the dispatch nimble orders the kernels of a graph"),
+        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "opara", "--streams", "2"), "the dispatch opara with lanes or an order of its own"),
         (("--target", "cpu", "--dispatch", "waves", "--streams", "2"), "neither lanes nor an order"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "best"), "--dispatch"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "opara", "--launch-order", "random"), "there is no launch order 'random'"),

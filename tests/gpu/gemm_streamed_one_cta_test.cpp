@@ -37,6 +37,8 @@ struct Case {
 };
 
 bool is_half(int32_t type) { return type == kObkF16 || type == kObkBf16; }
+/// What a tile of tf32 is made for.
+int most_rows(const Case& c) { return c.rows > 24 ? 32 : c.rows > 8 ? 24 : 8; }
 
 /// `count` random numbers at `shift` elements behind a multiple of 16 bytes, the only ones that may
 /// be read.
@@ -106,8 +108,8 @@ void streamed(const ObkGemm& g, const Case& c) {
     if (c.rows <= 4) return tile_of<kType, 4>(g, c);
   }
   if constexpr (kType == kObkTf32) {
-    if (c.rows > 24) return tile_of<kType, 32>(g, c);
-    if (c.rows > 8) return tile_of<kType, 24>(g, c);
+    if (most_rows(c) == 32) return tile_of<kType, 32>(g, c);
+    if (most_rows(c) == 24) return tile_of<kType, 24>(g, c);
   }
   tile_of<kType, 8>(g, c);
 }
@@ -141,12 +143,10 @@ void check(const Case& c, std::mt19937& random) {
   const auto sums = static_cast<size_t>(c.rows * c_row);
   std::vector<float> got[2];
   for (const bool any : {false, true}) {
-    const int64_t scratch = any ? kernels::cuda_gemm_scratch_bytes(&g)
-                                : kernels::cuda_streamed_gemm_scratch_bytes(c.type,
-                                                                            c.rows > 24  ? 32
-                                                                            : c.rows > 8 ? 24
-                                                                                         : c.rows,
-                                                                            c.made_for, c.k);
+    const int64_t scratch =
+        any ? kernels::cuda_gemm_scratch_bytes(&g)
+            : kernels::cuda_streamed_gemm_scratch_bytes(
+                  c.type, c.type == kObkTf32 ? most_rows(c) : c.rows, c.made_for, c.k);
     memset(one_cta::shared, 0xff, sizeof one_cta::shared);  // NaN wherever nothing is brought
     char* const at = one_cta::shared + (scratch + 1023) / 1024 * 1024;
     ASSERT_LT(at + sums * 4, one_cta::shared + one_cta::kSharedBytes);

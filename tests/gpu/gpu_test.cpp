@@ -892,6 +892,23 @@ const FewRowsOfActivations kFewRowsOfActivations[] = {
      1},
 };
 
+/// The program of such products, `streamed` of whose bodies stream B.
+std::shared_ptr<const Program> streamed_program(const graph::Graph& graph, const char* granularity,
+                                                bool tf32, int streamed) {
+  const machine::Machine device = some_gpu();
+  auto program =
+      program_by(graph, device,
+                 strategy_for(device, {.granularity = *machine::parse_granularity(granularity),
+                                       .dataflow = false,
+                                       .tf32 = tf32}),
+                 true);
+  int found = 0;
+  for (const auto& body : program->bodies)
+    found += body.text.find("OBK_GEMM_STREAMED_TILE") != std::string::npos;
+  EXPECT_EQ(found, streamed);
+  return program;
+}
+
 class StreamedGemm : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
 TEST_P(StreamedGemm, EqualsInterpreter) {
@@ -903,17 +920,7 @@ TEST_P(StreamedGemm, EqualsInterpreter) {
   for (const FewRowsOfActivations& one : kFewRowsOfActivations) {
     SCOPED_TRACE(one.name);
     const graph::Graph graph = of_activations({one.name, one.text, 0}, type);
-    const machine::Machine device = some_gpu();
-    auto program =
-        program_by(graph, device,
-                   strategy_for(device, {.granularity = *machine::parse_granularity(granularity),
-                                         .dataflow = false,
-                                         .tf32 = tf32}),
-                   true);
-    int found = 0;
-    for (const auto& body : program->bodies)
-      found += body.text.find("OBK_GEMM_STREAMED_TILE") != std::string::npos;
-    EXPECT_EQ(found, one.streamed);
+    const auto program = streamed_program(graph, granularity, tf32, one.streamed);
     if (is_not_compiled(&one == kFewRowsOfActivations + 3)) {
       skipped = kNotCompiled;
       continue;
@@ -950,17 +957,7 @@ TEST(StreamedTf32, OfWeights) {
   out %7 "y")",
                                            rows);
       const graph::Graph graph = of_activations({"of weights", text.c_str(), 0}, "f32");
-      const machine::Machine device = some_gpu();
-      auto program =
-          program_by(graph, device,
-                     strategy_for(device, {.granularity = *machine::parse_granularity(granularity),
-                                           .dataflow = false,
-                                           .tf32 = true}),
-                     true);
-      int found = 0;
-      for (const auto& body : program->bodies)
-        found += body.text.find("OBK_GEMM_STREAMED_TILE") != std::string::npos;
-      EXPECT_EQ(found, 2);
+      const auto program = streamed_program(graph, granularity, true, 2);
       if (is_not_compiled(rows == 26 && granularity == std::string("stitch"))) {
         skipped = kNotCompiled;
         continue;

@@ -106,9 +106,7 @@ Status CudaContext::reserve_staging() {
   staged_in_ = std::move(in), staged_out_ = std::move(out);
   zero_copy_in_ = zero_copy_inputs(p), zero_copy_out_ = zero_copy_outputs(p);
   for (size_t k = 0; k < offsets_.size(); ++k)
-    staged_[k] = zero_copy(k) ? reinterpret_cast<DevicePointer>(pinned(k))
-                              : (k < p.inputs.size() ? staged_in_ : staged_out_).device() +
-                                    static_cast<uint64_t>(offsets_[k]);
+    staged_[k] = zero_copy(k) ? reinterpret_cast<DevicePointer>(pinned(k)) : staged_on_gpu(k);
   return ok_status();
 }
 

@@ -130,6 +130,12 @@ class CudaContext : public Context {
     const size_t inputs = program().inputs.size();
     return (port < inputs ? staged_in_ : staged_out_).host() + offsets_[port];
   }
+  /// As much of the GPU's.
+  DevicePointer staged_on_gpu(size_t port) const {
+    const size_t inputs = program().inputs.size();
+    return (port < inputs ? staged_in_ : staged_out_).device() +
+           static_cast<uint64_t>(offsets_[port]);
+  }
   bool is_own(size_t port, const void* pointer) const {
     return staged_in_ && pointer == pinned(port);
   }

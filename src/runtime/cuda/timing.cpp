@@ -9,9 +9,8 @@ Status CudaContext::leave_host_memory() {
   const Program& p = program();
   for (size_t k = 0; k < ports_.size(); ++k) {
     if (!staged_in_ || !zero_copy(k) || ports_[k] != staged_[k]) continue;
-    const bool in = k < p.inputs.size();
-    ports_[k] = (in ? staged_in_ : staged_out_).device() + static_cast<uint64_t>(offsets_[k]);
-    const auto bytes = static_cast<size_t>(in ? p.inputs[k].type.bytes() : 0);
+    ports_[k] = staged_on_gpu(k);
+    const auto bytes = static_cast<size_t>(k < p.inputs.size() ? p.inputs[k].type.bytes() : 0);
     if (bytes > 0)
       TRY_STATUS(check(driver_.CopyToDevice(ports_[k], pinned(k), bytes), "copy inputs"));
   }
