@@ -137,8 +137,10 @@ bool zero_copy(const Program& program, BufferKind kind) {
     std::set<int64_t> named;
     for (const Place& place : work.operands)
       if (place.kind == kind) named.insert(place.index);
-    if (inputs && !named.empty() && program.bodies[work.body].traits.calls(codegen::kAllTiles))
-      return false;
+    const bool tiles =
+        work.body >= 0 &&
+        program.bodies[static_cast<size_t>(work.body)].traits.calls(codegen::kAllTiles);
+    if (inputs && !named.empty() && tiles) return false;
     for (const int64_t port : named) ++works[static_cast<size_t>(port)];
   }
   int64_t bytes = 0;

@@ -77,7 +77,8 @@ Program kernels(int64_t inputs, int64_t outputs, int readers) {
                     {.name = "i", .type = {DType::i64, {1}}}};
   program.outputs = {{.name = "y", .type = {DType::f32, {outputs}}}};
   for (int k = 0; k < readers; ++k)
-    program.works.push_back({.operands = {{BufferKind::kInput, 0}, {BufferKind::kInput, 1}, {}}});
+    program.works.push_back(
+        {.body = 0, .operands = {{BufferKind::kInput, 0}, {BufferKind::kInput, 1}, {}}});
   program.works.back().operands.push_back({BufferKind::kOutput, 0});
   return program;
 }
@@ -86,6 +87,9 @@ TEST(ZeroCopy, OfFewKilobytesThatFewKernelsTouch) {
   EXPECT_TRUE(zero_copy_inputs(kernels(510, 4096, 2)));
   EXPECT_FALSE(zero_copy_inputs(kernels(511, 4096, 2))) << "with the index, more than 2 KiB";
   EXPECT_FALSE(zero_copy_inputs(kernels(4, 4096, 3))) << "three kernels would wait for the bus";
+  Program custom = kernels(4, 4096, 1);
+  custom.works[0].body = -1;  // an op without a loop form
+  EXPECT_TRUE(zero_copy_inputs(custom));
   Program product = kernels(4, 4096, 1);
   product.works[0].body = 1;
   EXPECT_FALSE(zero_copy_inputs(product)) << "its tiles would wait for the bus again and again";
