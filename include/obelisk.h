@@ -123,7 +123,8 @@ typedef struct obelisk_compile_options {
   const char* dispatch;  /* of a graph of kernels on a GPU, or of a CPU's works; NULL: "auto" on
                             a CPU and on a machine with the GPU, else "waves"; "sequential",
                             "nimble", "opara", "critical" */
-  double search_seconds; /* of "auto": for a search over orders and lanes; 0: none */
+  double search_seconds; /* of "auto": for a search over orders, lanes and
+                             kernels for fewer SMs; 0: none */
 } obelisk_compile_options;
 
 typedef struct obelisk_open_options {

@@ -494,11 +494,15 @@ class Session:
         for name in self.models:
             if not self.onnx(name).exists():
                 continue
-            for granularity in ("op", "stitch"):
+            for granularity in ("op", "stitch", "mono"):
                 if granularity not in self.options.granularity.split(","):
                     continue
-                kinds = [("--dispatch", self.options.dispatches)]
-                if self.options.orders:
+                graph = granularity != "mono"  # one kernel has waves alone, or opara's classes
+                some = [d for d in self.options.dispatches.split(",") if graph or d in ("waves", "opara")]
+                if not some:
+                    continue
+                kinds = [("--dispatch", ",".join(some))]
+                if self.options.orders and graph:
                     orders = ",".join(f"random:{seed}" for seed in range(1, self.options.orders + 1))
                     kinds.append(("--dispatch", "waves,opara", "--launch-order", orders))
                 row = {"model": name, "granularity": granularity, "precision": self.precisions[name],

@@ -6,6 +6,7 @@
 
 #include "dispatch.h"
 #include "explain.h"
+#include "fewer_sms.h"
 #include "fit.h"
 #include "steps.h"
 
@@ -312,11 +313,13 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
       [&]() -> Status {
         const bool is_graph =
             made.program->on_gpu() && made.program->granularity != Granularity::kMono;
-        if (!wants_dispatch(ordered) || !is_graph || made.dispatching) return ok_status();
-        TRY(made.dispatching, dispatch_kernels(ordered, machine, made, made.executable));
-        made.program =
-            std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
-        return ok_status();
+        if (!wants_dispatch(ordered) || !is_graph) return ok_status();
+        if (!made.dispatching) {
+          TRY(made.dispatching, dispatch_kernels(ordered, machine, made, made.executable));
+          made.program =
+              std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
+        }
+        return take_fewer_sms(network, ordered, made);
       },
       nothing_to_check, [&](bool explain) { return explain_dispatch(made, explain); }));
 

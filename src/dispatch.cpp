@@ -318,6 +318,7 @@ std::string explain_dispatch(const Compilation& made, bool explain) {
   if (!made.dispatching) return "no graph of kernels\n";
   const Dispatching& all = *made.dispatching;
   std::string text = schedule::print(all.dispatch, all.kernels);
+  if (!all.sms.empty()) text += all.sms + "\n";
   if (made.tasks.arena_one_by_one.count > 0)
     text += fmt::format("arena {}; {} if kernels ran one after another\n",
                         to_string(made.tasks.arena), to_string(made.tasks.arena_one_by_one));

@@ -21,6 +21,8 @@ struct Dispatching {
   schedule::Dependencies dependencies;
   std::vector<schedule::Kernel> kernels;  // by work
   schedule::Dispatch dispatch;
+  std::optional<Hash> profile;  // by which what was measured is kept (kernel_profiles.h)
+  std::string sms;  // what kernels were compiled for, where that was measured (fewer_sms.h)
 };
 
 /// Dependencies, kernels and dispatch of a loaded graph of kernels; `executable` is replaced by one

@@ -261,6 +261,7 @@ Status choose_by_measurement(const Options& options, const schedule::DispatchOpt
                              const MakeDispatch& make, Dispatching& all) {
   const KernelProfiles profiles(runtime::cache_folder(options.load.cache_dir));
   const Hash key = profile_key(*in_waves.executable, in_waves.plain_waves.get(), how);
+  all.profile = key;
   const std::optional<KernelProfile> known = profiles.find(key);
   KernelProfile profile = known.value_or(KernelProfile{});
 

@@ -30,7 +30,8 @@ using MakeDispatch = std::function<Result<schedule::Dispatch>(const std::string&
 /// `auto` where there is a GPU: kernels are timed by their stamps, candidates are made from these
 /// durations and timed in turns; then the best of those with lanes, by which kernels start early.
 /// What was measured before, of the same program on the same GPU, is not measured again. Sets
-/// `all.dispatch`, and the durations of `all.kernels`. Errors: those of loading; kDevice.
+/// `all.dispatch`, `all.profile`, and the durations of `all.kernels`. Errors: those of loading;
+/// kDevice.
 Status choose_by_measurement(const Options& options, const schedule::DispatchOptions& how,
                              const machine::Machine& machine, const Loaded& in_waves,
                              const MakeDispatch& make, Dispatching& all);

@@ -100,7 +100,7 @@ Status check_names(const Options& options) {
     for (const passes::Pass& pass : table) passes.emplace_back(pass.name);
   for (const char* other :
        {"adapt_groups", "dataflow", "tall_gemm", "dispatch_classes", "dispatch_demand",
-        "dispatch_priorities", "dispatch_memory", "dispatch_early"})
+        "dispatch_priorities", "dispatch_memory", "dispatch_early", "fewer_sms"})
     passes.emplace_back(other);  // of stitching, of a strategy, of a dispatch
   for (const std::string& name : options.disabled)
     if (!contains(passes, name))

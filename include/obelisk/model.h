@@ -59,7 +59,8 @@ struct CompileOptions {
   /// machine with the GPU and kept in the cache, predicted elsewhere. On a CPU the same of its
   /// works. Empty: "auto" on a CPU and on a machine with the GPU, else "waves".
   std::string dispatch;
-  double search_seconds = 0;  // of "auto": for a search over orders and lanes, whose result is kept
+  double search_seconds = 0;  // of "auto": for a search over orders, lanes and kernels
+                              // for fewer SMs, whose result is kept
   int64_t memory_limit = 0;   // bytes of the GPU's memory for weights and all Contexts; 0: what
                               // there is. kMemory beyond it
   bool batch_invariant =

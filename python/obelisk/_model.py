@@ -342,7 +342,7 @@ def compile(  # noqa: A001
     granularity      of a GPU: "mono" (one kernel), "stitch" (a graph of stitched kernels), "op" (a kernel an op), "auto" (the quickest)
     dispatch         of such a graph: which kernels may run beside which: "waves", "sequential", "nimble", "opara", "critical", "auto" (the
                      quickest, measured); on a CPU the same of its works; "": "auto" on a CPU and on a machine with the GPU, else "waves"
-    search_seconds   of "auto": for a search over orders and lanes, whose result is kept
+    search_seconds   of "auto": for a search over orders, lanes and kernels for fewer SMs, whose result is kept
     threads          workers of a CPU; 0: one a core
     verify           answers are compared with the reference: AccuracyError when they are too far off
     verify_seconds   that the comparison may take

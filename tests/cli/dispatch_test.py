@@ -485,6 +485,31 @@ def test_a_search_finds_what_takes_less_and_is_kept(obelisk, gpu, model, tmp_pat
         assert chosen(*flags) == ("search", searched, better, 0)
 
 
+def test_a_search_tries_kernels_for_fewer_multiprocessors(obelisk, gpu, model, tmp_path):  # noqa: F811
+    """Over the stub all are as quick, so that those for all of them stay; then as if others had been quicker."""
+    model.write_text(BRANCHES.replace("[64,128]", "[640,1024]").replace("[128,128]", "[1024,1024]"))
+
+    def compiled(*flags):
+        gpu.write_text("")
+        answer = obelisk("compile", model, *AUTO, *flags, "-o", "out.obk", code=0)
+        said = next((line for line in answer.out.splitlines() if line.startswith("kernels for ")), "")
+        return said, json.loads((tmp_path / "out" / "dispatch.json").read_text()), gpu.read_text().count("graph ")
+
+    plain, whole, _ = compiled()
+    assert plain == "" and max(kernel["demand"]["blocks"] for kernel in whole) > 66
+    said, kernels, launches = compiled("--search-seconds", "10")
+    assert re.fullmatch(r"kernels for 132 of 132 multiprocessors, measured \(us by how many\): 132 [\d.]+, 88 [\d.]+, 66 [\d.]+", said)
+    assert [kernel["demand"]["blocks"] for kernel in kernels] == [kernel["demand"]["blocks"] for kernel in whole] and launches > 100
+    as_if_measured(tmp_path / "cache", {"132 SMs": 100, "88 SMs": 98, "66 SMs": 97})
+    said, kernels, launches = compiled()  # kept, without seconds too
+    assert said.startswith("kernels for 66 of 132 multiprocessors, measured (us by how many): 132 100.0, 88 98.0, 66 97.0") and launches == 0
+    assert obelisk("inspect", "out.obk", "--json", code=0).json["sms"] == 66
+    for_half = compiled("--sms", "66")
+    assert for_half == ("", kernels, 0) and max(kernel["demand"]["blocks"] for kernel in kernels) <= 66
+    as_if_measured(tmp_path / "cache", {"88 SMs": 99.5, "66 SMs": 99.1})
+    assert compiled()[0].startswith("kernels for 132 of 132 ") and compiled("--disable", "fewer_sms")[0] == ""
+
+
 def test_a_search_by_prediction(compiled):
     plain, _ = compiled("--dispatch", "auto")
     found, _ = compiled("--dispatch", "auto", "--search-seconds", "30")

@@ -1,6 +1,7 @@
 // Every dispatch of a graph of kernels answers with the bits of the sequential one: of a network of
 // branches, for many random inputs, alone and beside other contexts and threads. Where no GPU is,
 // the device code is compiled. $OBELISK_GPU_RUNS: inputs of each, 1,000 otherwise.
+// $OBELISK_GPU_THREADS: threads, of as many contexts each, 8 otherwise.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -57,10 +58,11 @@ class Dispatches : public testing::TestWithParam<const char*> {
   static bool same_bits(const Tensor& a, const Tensor& b) {
     return memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
   }
-  static int inputs_of_each() {
-    const char* wanted = getenv("OBELISK_GPU_RUNS");
-    return wanted ? std::max(atoi(wanted), 1) : 1000;
+  static int number(const char* variable, int otherwise) {
+    const char* wanted = getenv(variable);
+    return wanted ? std::max(atoi(wanted), 1) : otherwise;
   }
+  static int inputs_of_each() { return number("OBELISK_GPU_RUNS", 1000); }
   Options options;
   bool runs = false;
 };
@@ -122,7 +124,8 @@ TEST_P(Dispatches, HaveTheBitsOfTheSequentialOneForEveryInput) {
 }
 
 TEST_P(Dispatches, HaveTheSameBitsInContextsOfManyThreads) {
-  constexpr int kThreads = 8, kContexts = 8;
+  const int threads_of_each = number("OBELISK_GPU_THREADS", 8), contexts_of_each = threads_of_each,
+            all = threads_of_each * contexts_of_each;
   Compilation sequential;
   ASSERT_NO_FATAL_FAILURE(compile_as("sequential", sequential));
   for (const char* how : {"opara", "critical"}) {
@@ -132,25 +135,25 @@ TEST_P(Dispatches, HaveTheSameBitsInContextsOfManyThreads) {
     auto alone = sequential.executable->context();
     ASSERT_TRUE(alone.ok()) << alone.error().text();
     std::vector<Tensor> inputs, wanted;  // of each context its own
-    for (int k = 0; k < kThreads * kContexts; ++k) {
+    for (int k = 0; k < all; ++k) {
       inputs.push_back(input(*sequential.program, k));
       wanted.push_back(Tensor::allocate(sequential.program->outputs[0].type));
       ASSERT_TRUE(run(**alone, inputs.back(), wanted.back()).ok());
     }
     std::atomic<int> wrong{0}, failed{0};
     std::vector<std::thread> threads;
-    for (int thread = 0; thread < kThreads; ++thread)
+    for (int thread = 0; thread < threads_of_each; ++thread)
       threads.emplace_back([&, thread] {
         std::vector<std::unique_ptr<runtime::Context>> contexts;
-        for (int k = 0; k < kContexts; ++k) {
+        for (int k = 0; k < contexts_of_each; ++k) {
           auto context = other.executable->context();
           if (!context.ok()) return void(++failed);
           contexts.push_back(std::move(*context));
         }
         Tensor got = Tensor::allocate(wanted[0].type());
-        for (int round = 0; round < (inputs_of_each() + 63) / 64; ++round)
+        for (int round = 0; round < (inputs_of_each() + all - 1) / all; ++round)
           for (size_t k = 0; k < contexts.size(); ++k) {
-            const size_t mine = static_cast<size_t>(thread) * kContexts + k;
+            const size_t mine = static_cast<size_t>(thread * contexts_of_each) + k;
             if (!run(*contexts[k], inputs[mine], got).ok())
               ++failed;
             else
