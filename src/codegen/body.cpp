@@ -88,7 +88,7 @@ EmittedBody BodyEmitter::run() {
 std::optional<VectorText> BodyEmitter::as_vectors() {
   VectorJob job{graph_, body_, nest_, *layouts_};
   job.anchored = group_.kind != GroupKind::kStitched;
-  job.tile_rows = pipelined() ? pipelined_slice(group_, work_) : work_.tile_rows,
+  job.tile_rows = pipelined() ? pipelined_slice(work_) : work_.tile_rows,
   job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
   job.ahead_bytes = ahead_bytes_, job.grid = work_.grid() != nullptr,
   job.ctas_per_sm = work_.tasks_per_worker(), job.planes = planes(),

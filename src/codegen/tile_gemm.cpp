@@ -176,10 +176,9 @@ void BodyEmitter::product(bool vectors) {
     const std::string at =
         scratch_ > 0 ? fmt::format("((char*)w->scratch + {})", param(scratch_)) : "w->scratch";
     top_ += fmt::format("  {0}* __restrict tile = ({0}*){1};\n", sum, at);
-    scratch_ += ((pipelined() ? pipelined_slice(group_, work_) : work_.tile_rows) * tile_pitch() *
-                     sum_bytes +
-                 63) /
-                64 * 64;
+    scratch_ +=
+        ((pipelined() ? pipelined_slice(work_) : work_.tile_rows) * tile_pitch() * sum_bytes + 63) /
+        64 * 64;
     text +=
         fmt::format("    g.c = tile;\n    g.c_row = {};\n    g.scratch = (char*)w->scratch + {};\n",
                     pitch_, param(scratch_));

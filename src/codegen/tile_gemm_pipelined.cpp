@@ -4,14 +4,16 @@
 
 namespace obelisk::codegen {
 
-/// Rows that a tile of a cluster has, the last ones perhaps beyond the matrix: its warpgroups'.
-static int64_t warpgroup_rows(const schedule::Work& work) {
+/// Rows whose sums a CTA of a cluster has, the last ones perhaps beyond the matrix: in f32 the
+/// tile's, else its warpgroups'.
+static int64_t rows_of_part(const stitch::Group& group, const schedule::Work& work) {
   using namespace kernels::pipelined_bounds;
+  if (group.product.of_words()) return work.tile_rows;
   return work.pipelined()->tall ? kTallRows : kTileRows;
 }
 
-int64_t pipelined_slice(const stitch::Group& group, const schedule::Work& work) {
-  const int64_t split_k = group.product.split_k;
+int64_t pipelined_slice(const schedule::Work& work) {
+  const int64_t split_k = work.pipelined()->parts;
   return (work.tile_rows + split_k - 1) / split_k;
 }
 
@@ -20,13 +22,13 @@ static int64_t wide_of(const stitch::Group& group, const schedule::Work& work, i
 }
 
 int64_t pipelined_whole(const stitch::Group& group, const schedule::Work& work, int64_t pitch) {
-  return group.product.split_k == 1
+  return work.pipelined()->parts == 1
              ? 0
-             : (warpgroup_rows(work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
+             : (rows_of_part(group, work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
 }
 
 int64_t pipelined_planes(const stitch::Group& group, const schedule::Work& work) {
-  const int64_t parts = group.product.split_k;
+  const int64_t parts = work.pipelined()->parts;
   return work.pipelined()->tall || group.product.of_words() ? parts : std::max<int64_t>(parts, 2);
 }
 
@@ -47,14 +49,13 @@ PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule
   const stitch::Product& product = group.product;
   const bool adds =
       vectors && pipelined_planes(group, work) > 1;  // a tall tile has one plane of sums
-  const int64_t split_k = product.split_k, depth = shape.k / split_k;
+  const int64_t split_k = form.parts, depth = shape.k / split_k;
   const int64_t size = byte_size(product.a_type, 1);
   const int64_t brought = form.b && form.b->k_rows
                               ? round_up(shape.n, kernels::pipelined_bounds::kBoxBytes / size)
                               : shape.n;
   const int64_t stage = tiles.gemm.pipelined->stage(shape.a_type, shape.m, brought, depth);
-  const int64_t plane =
-      (pipelined_slice(group, work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
+  const int64_t plane = (pipelined_slice(work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
   const int64_t matrix = product.batch.empty() || form.b
                              ? 0
                              : tiles.gemm.packed_bytes(static_cast<int32_t>(product.b_type),
@@ -96,9 +97,12 @@ PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule
                                                             : "kObkOfRows";
   const auto sums_of = [&](int64_t columns) {
     if (product.of_words())
-      return fmt::format("OBK_PIPELINED_GEMM_{}_OF(g, {}, {}, {}, {}, {}, {});\n",
-                         product.tf32 ? "TF32" : "F32", stage, shape.m, columns, depth, shape.a_row,
-                         pitch == 0 ? columns : pitch);
+      return fmt::format("{}OBK_PIPELINED_GEMM_{}{}, {}, {}, {}, {}, {});\n",
+                         adds ? "other = " : "", product.tf32 ? "TF32" : "F32",
+                         split_k > 1
+                             ? fmt::format("_SPLIT_K_OF(g, {}, {}, {:d}", stage, plane / 4, adds)
+                             : fmt::format("_OF(g, {}", stage),
+                         shape.m, columns, depth, shape.a_row, pitch == 0 ? columns : pitch);
     const std::string chains = form.tall ? fmt::format(", {}", form.chains) : "";
     const std::string of_what =
         split_k > 1 ? fmt::format("{}SPLIT_K_OF({}, g, {}{}, {}, {:d}", form.tall ? "TALL_" : "",
@@ -107,7 +111,7 @@ PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule
                     : fmt::format("SUMS_OF({}, g, {}, {}, {}", type, stage, adds ? plane / 4 : 0,
                                   statistics);
     return fmt::format("{}OBK_PIPELINED_GEMM_{}, {}, {}, {}, {}, {});\n", adds ? "other = " : "",
-                       of_what, split_k > 1 ? warpgroup_rows(work) : shape.m, columns, depth,
+                       of_what, split_k > 1 ? rows_of_part(group, work) : shape.m, columns, depth,
                        shape.a_row, pitch == 0 ? columns : pitch);
   };
   const int64_t last = work.nest.column_count() * product.b_count() %

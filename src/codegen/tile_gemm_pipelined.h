@@ -12,6 +12,9 @@
 ///   OBK_PIPELINED_GEMM_F32_OF(g, stage, rows, columns, k, a_row, c_row)
 ///       of tf32 (pipelined_gemm_tf32.cuh), of exact f32 (pipelined_gemm_f32.cuh), tall or not: one
 ///       plane
+///   OBK_PIPELINED_GEMM_TF32_SPLIT_K_OF(g, stage, plane, adds, rows, columns, k, a_row, c_row)
+///   OBK_PIPELINED_GEMM_F32_SPLIT_K_OF(g, stage, plane, adds, rows, columns, k, a_row, c_row)
+///       the same of a cluster; k: of a part
 ///   OBK_PIPELINED_GEMM_TALL_SPLIT_K_OF(type, g, stage, chains, plane, adds, rows, columns, k, ...)
 ///       the same of tall tiles; those of a tile alone are one plane
 #pragma once
@@ -30,7 +33,7 @@ struct PipelinedGemmText {
   PipelinedGemm traits;
 };
 /// Rows of a tile whose epilogue a CTA runs: the tile's, or its share of them in a cluster.
-int64_t pipelined_slice(const stitch::Group& group, const schedule::Work& work);
+int64_t pipelined_slice(const schedule::Work& work);
 
 /// Planes of sums that a tile leaves: its parts', or its warpgroups'.
 int64_t pipelined_planes(const stitch::Group& group, const schedule::Work& work);

@@ -35,8 +35,9 @@ inline constexpr double kF32ListedOver = 2.2;
 inline constexpr int64_t kFewestTallInTurn = 256;
 // With one chain, of any number of rows: of a shorter k they were not measured.
 inline constexpr int64_t kShallowestTall = 512;
-inline constexpr int64_t kClusterColumns = 112;  // of a tile that a cluster computes
-inline constexpr int64_t kBoxBytes = 128;        // that come at once of a row of such a B
+inline constexpr int64_t kShortestPartOfWords = 192;  // k of a part in f32: not measured below
+inline constexpr int64_t kClusterColumns = 112;       // of a tile that a cluster computes
+inline constexpr int64_t kBoxBytes = 128;             // that come at once of a row of such a B
 }  // namespace pipelined_bounds
 
 /// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh). Fit to 128

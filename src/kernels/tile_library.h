@@ -38,6 +38,7 @@ struct PipelinedGemmTile {
   int64_t a_readers = 0, brought = 0;
   bool in_turn = false;  // then: a worker has several, whose loads go on during epilogues
   bool packed = false;   // B is packed weights
+  int64_t parts = 1;     // of f32: CTAs that each have such a k of the tile and exchange their sums
 };
 
 /// GEMM tiles of a persistent kernel whose pipeline loads both operands across tile boundaries

@@ -181,11 +181,14 @@ struct GemmPipelined {
   static constexpr double kBegin = 500, kColumn = 8;  // the epilogue; not on record: fit
 };
 
-/// The same of tf32 (pipelined_gemm_tf32.cuh). Chosen, and not fit to what such kernels take since
-/// (h200_super_kernels.json, "layer" and "square"): bytes as of 16 bits, multiply-adds at six
-/// tenths of the peak, for shared memory has as much to give.
+/// The same of tf32 (pipelined_gemm_tf32.cuh): bytes that a multiprocessor gets of the second-level
+/// cache where all read; multiply-adds of warpgroups that have columns of their own, where they
+/// share out k at most, and then ns for each k. Fit to products of 49 to 1,024 rows,
+/// h200_fp32_gemm.json, parts_of_k; those at most: six tenths of the peak, chosen.
 struct GemmPipelinedTf32 {
-  static constexpr double kBytes = 90, kFlops = 1000;                      // a ns
+  static constexpr double kBytes = 50;                                     // a ns
+  static constexpr double kFlops = 550, kFlopsOfParts = 1000;              // a ns
+  static constexpr double kStep = 6.6;                                     // ns
   static constexpr double kBegin = 1000, kBeginInTurn = 200, kOut = 0.11;  // ns, an element of C
 };
 
@@ -199,6 +202,11 @@ struct GemmPipelinedF32 {
   static constexpr double kParts = 1.05;
   static constexpr double kBegin = 1200, kBeginInTurn = 300, kBeginPartsInTurn = 1900;  // ns
   static constexpr double kOut = 0.11;  // ns, an element of C
+};
+
+/// Parts of k of both, by the CTAs of a cluster, which exchange their sums: fit to the same.
+struct GemmPartsOfWords {
+  static constexpr double kBegin = 600, kBytes = 25;  // ns; bytes of sums a ns
 };
 
 // ---- attention tiles ---------------------------------------------------------------------------

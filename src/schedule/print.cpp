@@ -14,8 +14,9 @@ std::string to_string(const KernelForm& form) {
     }
     std::string operator()(const Rectangles&) const { return "a grid of rectangles"; }
     std::string operator()(const PipelinedGemm& gemm) const {
-      return fmt::format("a pipelined GEMM{}, a persistent task a worker",
-                         gemm.tall ? " of tall tiles" : "");
+      return fmt::format("a pipelined GEMM{}{}, a persistent task a worker",
+                         gemm.tall ? " of tall tiles" : "",
+                         gemm.parts > 1 ? fmt::format(", {} parts of k", gemm.parts) : "");
     }
     std::string operator()(const Gang& gang) const {
       return fmt::format("lists of tasks, {} run at once", gang.size);

@@ -87,7 +87,9 @@ bool tall_has_room(const PipelinedShape& shape, const machine::Machine& machine,
                    const kernels::TileLibrary& tiles, int64_t rows, int64_t wide) {
   constexpr int64_t kPadding = 8, kStages = 2, kAtom = 1024;
   const int64_t parts = shape.split_k, slice = (rows + parts - 1) / parts,
-                whole = parts == 1 ? 0 : kernels::pipelined_bounds::kTallRows;
+                whole = parts == 1                    ? 0
+                        : OBK_LIES_AS_F32(shape.type) ? rows
+                                                      : kernels::pipelined_bounds::kTallRows;
   const int64_t sums = (whole + parts * slice) * (wide + kPadding) * 4;
   const int64_t brought = round_up(wide, shape.b_together),
                 blocks = tiles.gemm.pipelined->stage(shape.type, rows, brought, shape.k / parts),
@@ -126,7 +128,8 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
                                     .chains = chains,
                                     .readers = each,
                                     .memory_bytes = machine.bytes_per_sm,
-                                    .packed = !shape.activations};
+                                    .packed = !shape.activations,
+                                    .parts = words ? shape.split_k : 1};
     for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
       if (words && columns < n && columns % shape.b_together != 0) continue;  // all of a box comes
       tile.columns = std::min(columns, n) * shape.b_count;
@@ -137,7 +140,7 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
       double nanos = tiles.gemm.pipelined->nanos(tile);
       if (nanos <= 0) break;
       if (is_tall && !tall_has_room(shape, machine, tiles, rows, tile.columns)) break;
-      if (shape.split_k > 1) nanos += machine.costs.split_k_exchange;
+      if (shape.split_k > 1 && !words) nanos += machine.costs.split_k_exchange;
       if (is_tall && chains == 4 && count > at_once && shape.span < kFewestTallInTurn) continue;
       const double all = machine.costs.pipelined_begin +
                          static_cast<double>((count + at_once - 1) / at_once) * nanos;
@@ -206,7 +209,7 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
   if (!activations && (product.batch.size() > 1 || !work_packs_weights(group, tasks, work, tiles)))
     return false;
   if (words && (product.split_k != 1 || product.b_count() != 1 || product.statistics.wanted))
-    return false;
+    return false;  // a cluster computes parts of k in words, too: the form says so
   const auto matrix = row_matrix(group, work.nest);
   const auto boxes = activations ? box_matrix(group, work.nest) : std::nullopt;
   if (!matrix || activations != boxes.has_value() || matrix->span < stitch::kFewestPipelinedRows ||
@@ -217,7 +220,7 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
         (boxes && !reaches(b, boxes->rows, boxes->pitch, boxes->columns, size)))
       return false;
   }
-  const PipelinedShape shape{
+  PipelinedShape shape{
       .type = product.tile_type(),
       .span = matrix->span,
       .matrices = work.nest.row_count() / matrix->span,
@@ -228,14 +231,25 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
       .activations = activations,
       .b_together = activations && boxes->k_rows ? kernels::pipelined_bounds::kBoxBytes / size : 1};
   if (shape.columns * shape.b_count % 2 != 0) return false;  // sums are stored in pairs
-  const PipelinedCut best =
-      quickest_pipelined(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm);
+  const auto quickest = [&] {
+    return quickest_pipelined(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm);
+  };
+  PipelinedCut best = quickest();
+  int64_t parts = product.split_k;
+  for (shape.split_k = 2; words && shape.split_k <= kMostOfGang; ++shape.split_k) {
+    using kernels::pipelined_bounds::kShortestPartOfWords;
+    const int64_t part = shape.k / shape.split_k;
+    if (part * shape.split_k != shape.k || part % 32 != 0 || part < kShortestPartOfWords) continue;
+    const PipelinedCut split = quickest();
+    if (split.rows != 0 && split.all < best.all) best = split, parts = shape.split_k;
+  }
   using kernels::pipelined_bounds::kF32ListedOver;
   if (best.rows == 0 || (other && best.all >= (exact ? kF32ListedOver : 1) * *other)) return false;
   work.tile_rows = best.rows, work.tile_columns = best.columns, work.task_nanos = best.nanos;
   work.form = PipelinedGemm{.a = *matrix,
                             .tall = best.rows > kernels::pipelined_bounds::kTileRows,
                             .chains = best.chains,
+                            .parts = parts,
                             .b = boxes};
   return true;
 }

@@ -42,11 +42,12 @@ struct PipelinedCut {
 PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Machine& machine,
                                 int workers, bool tall);
 
-/// Cuts such a GEMM so. With split-K a gang of workers computes a tile. False: it is none, and
-/// stays as it was. Such are GEMMs of 16-bit numbers of 33 rows and more on a machine with
-/// asynchronous block copies: with constant B, A in the arena; or of two activations, wherever they
-/// are. And such of f32, rounded to tf32 or exact, wherever A is. `other`: of 512 rows and more,
-/// and of exact f32, the time of the kernel that `work` is otherwise.
+/// Cuts such a GEMM so. With split-K a gang of workers computes a tile; in f32 in as many parts of
+/// k as take least. False: it is none, and stays as it was. Such are GEMMs of 16-bit numbers of 33
+/// rows and more on a machine with asynchronous block copies: with constant B, A in the arena; or
+/// of two activations, wherever they are. And such of f32, rounded to tf32 or exact, wherever A is.
+/// `other`: of 512 rows and more, and of exact f32, the time of the kernel that `work` is
+/// otherwise.
 bool cut_pipelined(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
                    Work& work, std::optional<double> other = std::nullopt);
 

@@ -181,6 +181,13 @@ Error Report::error() const {
         "scale",
         ill);
   if (!note.empty()) message += "; " + note;
+  if (precision == Precision::kFp16 && bad && std::isfinite(bad->wanted) &&
+      !std::isfinite(bad->got))
+    return Error{Code::kAccuracy, "verify",
+                 message + "; f16 holds no number beyond 65504, inside the network either",
+                 bad->node,
+                 "--precision bf16 has the range of f32; obelisk verify --bisect names the first "
+                 "node that is off"};
   return Error{Code::kAccuracy, "verify", std::move(message), bad ? bad->node : "",
                note.empty()
                    ? "obelisk verify --bisect names the first node that is off; --verify off "

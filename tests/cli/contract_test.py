@@ -221,6 +221,23 @@ def test_precision(obelisk, mlp, precision):
             assert judged["tolerance"] > 1e-4 and judged["max_rel"] > 1e-6
 
 
+def test_numbers_beyond_the_range_of_fp16_are_told(obelisk, tmp_path):
+    """x W W in f16, whose second product is larger than f16 holds: the answer is infinite, and the error says what would not be."""
+    (tmp_path / "large.ir").write_text("""graph "large" {
+  in %0 "x": f32[4,64]
+  const %1: f32[1] = [9000.0]
+  %2: f32[4,64] = Mul(%0, %1)
+  %3: f32[4,64] = Exp(%0)
+  %4: f32[64,4] = Transpose(%3) {perm = [1, 0]}
+  %5: f32[4,4] = MatMul(%2, %4)
+  out %5 "y"
+}
+""")
+    answer = obelisk("verify", "large.ir", "--precision", "fp16")
+    assert answer.code == 5 and "f16 holds no number beyond 65504" in answer.err and "--precision bf16" in answer.err, answer.err
+    obelisk("verify", "large.ir", "--precision", "bf16", code=0)
+
+
 def test_precision_of_a_compiled_file_is_decided(obelisk, mlp):
     obelisk("compile", mlp, "-o", "m.obk", *ROWS, code=0)
     assert "precision" in obelisk("run", "m.obk", "--precision", "fp16", code=USAGE).err

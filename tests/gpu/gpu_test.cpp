@@ -746,6 +746,17 @@ const OfActivations kOfActivations[] = {
   %10: T[3,192,64] = MatMul(%9, %2)
   out %10 "y")",
      2},
+    {"a long k", R"(  in %0 "a": T[2,100,2048]
+  in %1 "b": T[2,2048,64]
+  %2: T[2,100,64] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"a long k, transposed", R"(  in %0 "a": T[64,1536]
+  in %1 "b": T[200,1536]
+  %2: T[1536,200] = Transpose(%1) {perm = [1, 0]}
+  %3: T[64,200] = MatMul(%0, %2)
+  out %3 "y")",
+     1},
     {"k of 72, columns of 36, an odd number of columns", R"(  in %0 "a": T[3,80,72]
   in %1 "b": T[3,72,64]
   in %2 "c": T[3,80,128]
@@ -800,6 +811,27 @@ const OfActivations kOfWeights[] = {
   %4: T[300,520] = Add(%3, %1)
   out %4 "y")",
      1, 4},
+    {"a long k", R"(  in %0 "a": T[128,3072]
+  in %1 "r": T[128,768]
+  const %2: T[3072,768] = @random
+  %3: T[128,3072] = Tanh(%0)
+  %4: T[128,768] = MatMul(%3, %2)
+  %5: T[128,768] = Add(%4, %1)
+  out %5 "y")",
+     1},
+    {"a long k, few rows and columns, an odd pitch", R"(  in %0 "a": T[49,2304]
+  const %1: T[2304,72] = @random
+  %2: T[49,72] = MatMul(%0, %1)
+  out %2 "y")",
+     1},
+    {"a long k, several clusters one after another, a narrow last tile", R"(  in %0 "a": T[250,1536]
+  const %1: T[1536,200] = @random
+  const %2: T[200] = @random
+  %3: T[250,200] = MatMul(%0, %1)
+  %4: T[250,200] = Add(%3, %2)
+  %5: T[250,200] = Relu(%4)
+  out %5 "y")",
+     1, 8},
 };
 
 graph::Graph of_activations(const OfActivations& one, const std::string& type) {
@@ -812,11 +844,12 @@ graph::Graph of_activations(const OfActivations& one, const std::string& type) {
 }
 
 /// All of `cases`, in "f16", "bf16", "tf32" or "f32"; weights: B is constant. Of exact f32
-/// predicted times decide which have a kernel of their own: half of them at least.
+/// predicted times decide which have a kernel of their own: half of them at least. In f32, rounded
+/// or exact, clusters compute some.
 void expect_products(std::span<const OfActivations> cases, const std::string& name, bool weights) {
   const bool tf32 = name == "tf32", exact = name == "f32";
   std::string skipped;
-  int all_found = 0;
+  int all_found = 0, by_clusters = 0;
   for (const OfActivations& one : cases) {
     SCOPED_TRACE(one.name);
     const graph::Graph graph = of_activations(one, tf32 ? "f32" : name);
@@ -826,7 +859,8 @@ void expect_products(std::span<const OfActivations> cases, const std::string& na
         strategy_for(device, {.granularity = machine::Granularity::kStitch, .tf32 = tf32}), true);
     int found = 0;
     for (const auto& body : program->bodies)
-      found += body.traits.gemm.has_value() && body.traits.gemm->boxes.has_value() != weights;
+      if (body.traits.gemm.has_value() && body.traits.gemm->boxes.has_value() != weights)
+        ++found, by_clusters += body.traits.gemm->split_k > 1;
     const int wanted_kernels = tf32 && one.of_tf32 >= 0 ? one.of_tf32 : one.pipelined;
     if (exact)
       all_found += found;
@@ -841,6 +875,9 @@ void expect_products(std::span<const OfActivations> cases, const std::string& na
   }
   if (exact && machine::takes_async_mma(some_gpu(), {})) {
     EXPECT_GE(2 * all_found, static_cast<int>(cases.size()));
+  }
+  if ((exact || tf32) && machine::takes_async_mma(some_gpu(), {})) {
+    EXPECT_GE(by_clusters, weights ? 3 : 2);
   }
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
 }

@@ -1,8 +1,8 @@
 // Kernels of one product of tf32 (pipelined_gemm_tf32.cuh) and of exact f32
-// (pipelined_gemm_f32.cuh) on a core (one_cta.h), all their CTAs, one after another, against sums
-// in as many chains over k as the tile has, of rounded operands or by fused multiply-adds, bit by
-// bit: B as boxes of rows of k, as boxes of its columns, as packed weights. Both matrices hold
-// others' numbers too.
+// (pipelined_gemm_f32.cuh) on a core (one_cta.h), all their CTAs, one after another, those of a
+// cluster in turns, against sums in as many chains over k as the tile has, of rounded operands or
+// by fused multiply-adds, bit by bit: B as boxes of rows of k, as boxes of its columns, as packed
+// weights. Both matrices hold others' numbers too.
 #include "one_cta_wgmma.h"
 
 #include <cmath>
@@ -21,14 +21,14 @@
 #define OBK_OWN_KERNEL_ORDER
 namespace obk {
 static std::vector<std::pair<const char*, const char*>>
-    of_previous;  // what the kernel before writes
-static bool waited[OBK_THREADS];
+    of_previous;                     // what the kernel before writes
+static bool waited[8][OBK_THREADS];  // by rank in the cluster
 static void allow_next() {}
 static void wait_for_previous() {
   auto& readable = one_cta::readable;
   if (std::find(readable.begin(), readable.end(), of_previous[0]) == readable.end())
     readable.insert(readable.end(), of_previous.begin(), of_previous.end());
-  waited[threadIdx.x] = true;
+  waited[one_cta::rank][threadIdx.x] = true;
 }
 }  // namespace obk
 #include "kernels/common/abi.h"
@@ -61,6 +61,7 @@ struct Tile {
   const char* name;
   bool exact;
   int rows, columns, tail, k, stage;  // tail: columns of the last tile of a row, 0: as the others
+  int parts;                          // of k, by the CTAs of a cluster
   Kind kind;
   void (*run)(const ObkPipelinedGemm&);
   void (*compile)(const runtime::cuda::PipelinedGemmNumbers&);  // that `run` is of these numbers
@@ -71,9 +72,9 @@ void PrintTo(const Tile& t, std::ostream* out) { *out << name_of(t); }
 std::vector<float>* result;  // C, rows of `result_wide`
 int64_t result_wide;
 
-template <int kRows, int kBoxes, bool kKRows>
+template <int kRows, int kBoxes, bool kKRows, int kParts>
 struct Numbers {
-  static constexpr int split_k = 1, share = 1, tile_rows = kRows, boxes = kBoxes, block_k = 32;
+  static constexpr int split_k = kParts, share = 1, tile_rows = kRows, boxes = kBoxes, block_k = 32;
   static constexpr bool k_rows = kKRows;
   static inline int b_row, b_column, b_row_step, b_column_step;
   static inline int tasks, across, each, span, tile_columns, columns, tile_bytes, bytes, last_bytes,
@@ -93,20 +94,31 @@ struct Numbers {
   }
 };
 
+/// Bytes of so many rows of sums.
+constexpr int sums_of(int rows, int pitch) { return (rows * pitch * 4 + 63) / 64 * 64; }
 constexpr int pitch_of(int columns) { return (columns + 1) / 2 * 2 + (columns % 16 == 0 ? 4 : 0); }
 
+/// The body adds a cluster's parts where there are three.
 template <bool kExact, int kRows, int kColumns, int kTail, int kK, int kStage, int kBoxes,
-          bool kKRows>
+          bool kKRows, int kParts>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
-  using N = Numbers<kRows, kBoxes, kKRows>;
-  constexpr int kPitch = pitch_of(kColumns);
+  using N = Numbers<kRows, kBoxes, kKRows, kParts>;
+  constexpr int kPitch = pitch_of(kColumns),
+                kPlane = sums_of(obk::pipelined_gemm_slice(kRows, kParts), kPitch) / 4;
+  constexpr bool kAdds = kParts == 3;
   ((obk::PipelinedGemmPipe<N>*)w->pipe)->begin();
-  CHECK(obk::waited[threadIdx.x], "a thread goes on before the kernel before has ended");
+  CHECK(obk::waited[one_cta::rank][threadIdx.x],
+        "a thread goes on before the kernel before has ended");
   ObkGemm g = {};
-  g.m = t->r1 - t->r0, g.n = t->c1 - t->c0, g.k = kK, g.c_row = kPitch, g.c = w->scratch;
+  g.m = t->r1 - t->r0, g.n = t->c1 - t->c0, g.k = kK, g.c_row = kPitch;
+  g.c = (char*)w->scratch + (kParts == 1 ? 0 : sums_of(kRows, kPitch));
   const auto sums = [&](auto columns) {
-    using S = obk::FixedShape<kRows, columns(), kK, kK, kPitch>;
-    if constexpr (kExact)
+    using S = obk::FixedShape<kRows, columns(), kK / kParts, kK, kPitch>;
+    if constexpr (kParts > 1 && kExact)
+      obk::pipelined_gemm_f32_split_k<S, kStage, kPlane, kAdds, N>(w, g);
+    else if constexpr (kParts > 1)
+      obk::pipelined_gemm_tf32_split_k<S, kStage, kPlane, kAdds, N>(w, g);
+    else if constexpr (kExact)
       obk::pipelined_gemm_f32<S, kStage, N>(w, g);
     else
       obk::pipelined_gemm_tf32<S, kStage, N>(w, g);
@@ -121,35 +133,38 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
     float& to = (*result)[static_cast<size_t>((t->r0 + row) * result_wide + t->c0 + column)];
     CHECK(to == -77, "row {} has two owners", t->r0 + row);
     to = c[row * kPitch + column];
+    for (int part = 1; kAdds && part < kParts; ++part)
+      to += c[part * kPlane + row * kPitch + column];
   }
 }
 
-template <bool kExact, Kind kKind, int kRows, int kColumns, int kTail, int kK>
+template <bool kExact, Kind kKind, int kRows, int kColumns, int kTail, int kK, int kParts>
 Tile tile_of(const char* name) {
   constexpr bool kKRows = kKind == Kind::kOfK;
   constexpr int kWide = kKRows ? (kColumns + 31) / 32 * 32 : (kColumns + 15) / 16 * 16,
                 kBoxes = kKRows                    ? kWide / 32
                          : kKind == Kind::kWeights ? 0
                                                    : 1,
-                kStage = pipelined_gemm_f32_stage(kRows, kWide, kK / 32);
-  using N = Numbers<kRows, kBoxes, kKRows>;
-  return {
-      name,
-      kExact,
-      kRows,
-      kColumns,
-      kTail,
-      kK,
-      kStage,
-      kKind,
-      obk::run_pipelined_gemm<body<kExact, kRows, kColumns, kTail, kK, kStage, kBoxes, kKRows>, N>,
-      N::set};
+                kStage = pipelined_gemm_f32_stage(kRows, kWide, kK / kParts / 32);
+  using N = Numbers<kRows, kBoxes, kKRows, kParts>;
+  return {name,
+          kExact,
+          kRows,
+          kColumns,
+          kTail,
+          kK,
+          kStage,
+          kParts,
+          kKind,
+          obk::run_pipelined_gemm<
+              body<kExact, kRows, kColumns, kTail, kK, kStage, kBoxes, kKRows, kParts>, N>,
+          N::set};
 }
 
-template <Kind kKind, int kRows, int kColumns, int kTail, int kK>
+template <Kind kKind, int kRows, int kColumns, int kTail, int kK, int kParts = 1>
 std::vector<Tile> tile(const char* name) {
-  return {tile_of<false, kKind, kRows, kColumns, kTail, kK>(name),
-          tile_of<true, kKind, kRows, kColumns, kTail, kK>(name)};
+  return {tile_of<false, kKind, kRows, kColumns, kTail, kK, kParts>(name),
+          tile_of<true, kKind, kRows, kColumns, kTail, kK, kParts>(name)};
 }
 
 const std::vector<Tile> kTiles[] = {
@@ -176,6 +191,12 @@ const std::vector<Tile> kTiles[] = {
     tile<Kind::kWeights, 20, 128, 0, 64>("weights_20_rows"),
     tile<Kind::kOfK, 24, 48, 0, 96>("of_k_rows_24"),
     tile<Kind::kWeights, 43, 48, 0, 128>("weights_two_blocks_of_43_rows"),
+    tile<Kind::kWeights, 64, 64, 0, 384, 4>("weights_in_four_parts"),
+    tile<Kind::kWeights, 128, 128, 40, 192, 2>("weights_tall_in_two_parts"),
+    tile<Kind::kWeights, 99, 80, 0, 288, 3>("weights_of_99_rows_in_three_parts"),
+    tile<Kind::kWeights, 32, 16, 0, 512, 8>("weights_low_in_eight_parts"),
+    tile<Kind::kOfK, 50, 96, 50, 192, 3>("of_k_in_three_parts"),
+    tile<Kind::kOfColumns, 45, 48, 18, 256, 4>("of_columns_in_four_parts"),
 };
 
 /// Matrices of `rows` rows (0: as the tile), `across` tiles wide; a batch of them one below another
@@ -247,7 +268,11 @@ void multiply(const Tile& t, const Cut& cut) {
         &b.at[(n.b_row + of * n.b_row_step) * b_pitch + n.b_column + of * n.b_column_step],
         k_rows ? b_pitch : 1, k_rows ? 1 : b_pitch, weights.at + of * matrix / 4);
   n.block_k = 32;
-  n.scratch_bytes = (t.rows * pitch_of(t.columns) * 4 + 63) / 64 * 64;
+  const int whole = sums_of(t.rows, pitch_of(t.columns));
+  n.scratch_bytes = whole;
+  if (t.parts > 1)
+    n.scratch_bytes +=
+        t.parts * sums_of(obk::pipelined_gemm_slice(t.rows, t.parts), pitch_of(t.columns));
   p.weights = weights.bytes();
   n.weights_step = matrix;
   n.span = static_cast<int>(span), n.tile_rows = t.rows, n.tile_columns = t.columns,
@@ -257,7 +282,7 @@ void multiply(const Tile& t, const Cut& cut) {
   n.row = kAbove, n.block = kBefore;
   n.row_step = static_cast<int>(cut.beside ? 0 : span + cut.gap),
   n.block_step = static_cast<int>(cut.beside ? blocks : 0);
-  n.stage = t.stage, n.tile_stages = static_cast<int>(blocks) / n.stage;
+  n.stage = t.stage, n.tile_stages = static_cast<int>(blocks) / t.parts / n.stage;
   const auto weights_of = [&](int64_t of) {
     return static_cast<int>(t.stage * ((of + 15) / 16 * 2048));
   };
@@ -274,22 +299,23 @@ void multiply(const Tile& t, const Cut& cut) {
   n.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
   ASSERT_GE(n.stages, std::min(wanted, 2));
   n.refills = n.stages < wanted, n.single = n.tasks == cut.ctas;
-  if (cut.overlay && n.single) n.overlaid = std::min(n.scratch_bytes, n.stages * n.stage_bytes);
+  if (cut.overlay && n.single) n.overlaid = std::min(whole, n.stages * n.stage_bytes);
   t.compile(n);
 
   std::vector<float> c(static_cast<size_t>(cut.batch * span * columns), -77);
   result = &c, result_wide = columns;
-  one_cta::grid.x = static_cast<unsigned>(cut.ctas);
+  one_cta::grid.x = static_cast<unsigned>(cut.ctas * t.parts);
   one_cta::rests = [&](int warp, int round) {
     return (cut.slow >> warp & 1) != 0 && round % 12 != 0;
   };
   one_cta::copies_rows = [] {
-    CHECK(obk::waited[threadIdx.x], "rows are requested before the kernel before has ended");
+    CHECK(obk::waited[one_cta::rank][threadIdx.x],
+          "rows are requested before the kernel before has ended");
   };
   obk::of_previous = {{a.bytes(), a.bytes() + rows * pitch * 4}};
   if (!packed) obk::of_previous.push_back({b.bytes(), b.bytes() + b_rows * b_pitch * 4});
-  for (int k = 0; k < cut.ctas; ++k) {
-    one_cta::cta.x = static_cast<unsigned>(k);
+  for (int k = 0; k < cut.ctas; ++k) {  // CTAs, or clusters of them
+    one_cta::cta.x = static_cast<unsigned>(k * t.parts);
     memset(obk::waited, 0, sizeof obk::waited);
     const auto before = [&] {
       one_cta::readable.clear();
@@ -302,7 +328,7 @@ void multiply(const Tile& t, const Cut& cut) {
         EXPECT_EQ(bar.waiting, bar.arrivals) << "a stage was not given back, CTA " << k;
       }
     };
-    one_cta::run_cluster(1, OBK_THREADS, [&] { t.run(p); }, before, after);
+    one_cta::run_cluster(t.parts, OBK_THREADS, [&] { t.run(p); }, before, after);
   }
 
   for (int64_t row = 0; row < cut.batch * span; ++row)
@@ -312,24 +338,29 @@ void multiply(const Tile& t, const Cut& cut) {
       const float* of_a = a.at + line * pitch + (kBefore + (cut.beside ? of * blocks : 0)) * 32;
       const int wide = t.tail != 0 && x >= (cut.across - 1) * t.columns ? t.tail : t.columns;
       const bool turned = t.kind == Kind::kOfColumns;
-      const int parts =
+      const int chains =
           !t.exact ? (wide > 64 ? 1 : 2)
                    : pipelined_gemm_f32_shape(t.rows, wide, pipelined_gemm_f32_lanes(wide, turned))
                          .parts;
-      float of_part[4] = {};
-      for (int64_t step = 0; step < t.k; step += 8) {
-        for (int64_t k = step; t.exact && k < step + 8; ++k) {
-          float& sum = of_part[k / 4 % parts];
-          sum = std::fmaf(of_a[k], b_of(of, k, x), sum);
+      float want = 0;
+      for (int64_t part = 0, deep = t.k / t.parts; part < t.parts; ++part) {
+        float of_chain[4] = {};
+        for (int64_t step = part * deep; step < (part + 1) * deep; step += 8) {
+          for (int64_t k = step; t.exact && k < step + 8; ++k) {
+            float& sum = of_chain[k / 4 % chains];
+            sum = std::fmaf(of_a[k], b_of(of, k, x), sum);
+          }
+          if (t.exact) continue;
+          float& chain = of_chain[step / 8 % chains];
+          double sum = static_cast<double>(chain);
+          for (int64_t k = step; k < step + 8; ++k)
+            sum += rounded(of_a[k]) * rounded(b_of(of, k, x));
+          chain = static_cast<float>(sum);
         }
-        if (t.exact) continue;
-        float& chain = of_part[step / 8 % parts];
-        double sum = static_cast<double>(chain);
-        for (int64_t k = step; k < step + 8; ++k) sum += rounded(of_a[k]) * rounded(b_of(of, k, x));
-        chain = static_cast<float>(sum);
+        float of_part = of_chain[0];
+        for (int chain = 1; chain < chains; ++chain) of_part += of_chain[chain];
+        want = part == 0 ? of_part : want + of_part;
       }
-      float want = of_part[0];
-      for (int part = 1; part < parts; ++part) want += of_part[part];
       const float is = c[static_cast<size_t>(row * columns + x)];
       ASSERT_EQ(std::bit_cast<uint32_t>(is), std::bit_cast<uint32_t>(want))
           << "row " << row << " column " << x << ": " << is << ", not " << want;

@@ -56,6 +56,10 @@
 #define OBK_PIPELINED_GEMM_TALL_SPLIT_K_OF(type, g, stage, chains, plane, adds, ...) \
   (OBK_GEMM_TILE(type, g), 0)
 #define OBK_PIPELINED_GEMM_TF32_OF(g, stage, ...) OBK_GEMM_TILE(kObkTf32, g)
+#define OBK_PIPELINED_GEMM_TF32_SPLIT_K_OF(g, stage, plane, adds, ...) \
+  (OBK_GEMM_TILE(kObkTf32, g), 0)
+#define OBK_PIPELINED_GEMM_F32_OF(g, stage, ...) OBK_GEMM_TILE(kObkF32, g)
+#define OBK_PIPELINED_GEMM_F32_SPLIT_K_OF(g, stage, plane, adds, ...) (OBK_GEMM_TILE(kObkF32, g), 0)
 #define OBK_CONV_TILE_OF(type, g, ...) OBK_CONV_TILE(type, g)
 #define OBK_STAGE(offset) ((char*)w->scratch + (offset))
 #define OBK_JOIN_ANY_ONE(v) (v)

@@ -74,9 +74,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   set(p.stage, gemm.stage), set(p.split_k, gemm.split_k);
   const int64_t size = gemm.size, wide_block = 128 / size;
   const bool words = size == 4;
-  if ((size != 2 && !words) || (gemm.tf32 && !words) ||
-      (words && (gemm.split_k != 1 || b_count != 1)))
-    return broken();
+  if ((size != 2 && !words) || (gemm.tf32 && !words) || (words && b_count != 1)) return broken();
   p.block_k = static_cast<int>(wide_block);
   if (!gemm.boxes &&
       !has_matrix(program, work.operands[a], gemm.rows, gemm.pitch, wide_block, size))

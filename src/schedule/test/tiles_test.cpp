@@ -463,6 +463,23 @@ TEST(Tiles, ProductsOfExactF32ArePipelinedWhereTheyAreQuicker) {
       of_f32(120, 256, 128, 1152, {.own_kernels = true, .batch_invariant = true}).pipelined());
 }
 
+// Of a long k, where tiles would leave workers idle, a cluster computes a tile of f32, each of its
+// CTAs a part of k.
+TEST(Tiles, ClustersShareOutALongKOfF32) {
+  for (const bool tf32 : {false, true}) {
+    const auto parts_of = [&](int64_t rows, int64_t columns, int64_t k) {
+      const Work work = of_activations(1, rows, columns, k, false, false,
+                                       {.own_kernels = true, .tf32 = tf32}, "sm_90a", DType::f32);
+      return work.pipelined() ? work.pipelined()->parts : 0;
+    };
+    const int64_t parts = parts_of(128, 768, 3072);
+    EXPECT_GE(parts, 2) << tf32;
+    EXPECT_EQ(3072 % (parts * 32), 0) << tf32;
+    EXPECT_LE(parts_of(4096, 3072, 768), 1) << tf32;
+    EXPECT_LE(parts_of(128, 768, 352), 1) << tf32;  // a part would be too short
+  }
+}
+
 // Tiles of more than 64 rows where they cost less: they read the weights once, but where twice as
 // many tiles run at once that is no gain, nor, of few rows, where several run in turn.
 TEST(Tiles, TallOnesWhereWeightsAreReadOften) {

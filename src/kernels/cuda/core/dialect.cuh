@@ -352,6 +352,14 @@ struct ObkLanes : ObkWorker {
   obk::pipelined_gemm_tf32<obk::FixedShape<__VA_ARGS__>, stage, OBK_PIPELINED_GEMM_NUMBERS>(w, g)
 #define OBK_PIPELINED_GEMM_F32_OF(g, stage, ...) \
   obk::pipelined_gemm_f32<obk::FixedShape<__VA_ARGS__>, stage, OBK_PIPELINED_GEMM_NUMBERS>(w, g)
+#define OBK_PIPELINED_GEMM_TF32_SPLIT_K_OF(g, stage, plane, adds, ...)                       \
+  (obk::pipelined_gemm_tf32_split_k<obk::FixedShape<__VA_ARGS__>, stage, plane, (adds) != 0, \
+                                    OBK_PIPELINED_GEMM_NUMBERS>(w, g),                       \
+   (adds) ? (plane) : 0)
+#define OBK_PIPELINED_GEMM_F32_SPLIT_K_OF(g, stage, plane, adds, ...)                       \
+  (obk::pipelined_gemm_f32_split_k<obk::FixedShape<__VA_ARGS__>, stage, plane, (adds) != 0, \
+                                   OBK_PIPELINED_GEMM_NUMBERS>(w, g),                       \
+   (adds) ? (plane) : 0)
 #define OBK_PIPELINED_GEMM_TALL_SPLIT_K_OF(type, g, stage, chains, plane, adds, ...)          \
   (obk::pipelined_gemm_tall_split_k<type, obk::FixedShape<__VA_ARGS__>, stage, chains, plane, \
                                     (adds) != 0, OBK_PIPELINED_GEMM_NUMBERS>(w, g),           \

@@ -220,7 +220,8 @@ int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm) {
 }
 
 /// Of f32, rounded to tf32 or exact: bytes and products as below; the products bound by what the
-/// tensor cores read from shared memory, or by multiply-adds and what threads read for them.
+/// tensor cores read from shared memory, and where warpgroups share out k by how long a step of k
+/// takes; or by multiply-adds and what threads read for them.
 static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
   const bool exact = t.type == kObkF32;
   if (t.columns > (exact ? kF32Columns : kTf32Columns) || t.rows > kTallRows) return 0;
@@ -230,6 +231,8 @@ static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
                from_memory = b / static_cast<double>(t.readers) +
                              (t.a_readers > 0 ? a / static_cast<double>(t.a_readers) : 0);
   const double memory = t.memory_bytes > 0 ? from_memory / t.memory_bytes : 0;
+  using Parts = machine::cuda_costs::GemmPartsOfWords;
+  const double exchange = t.parts > 1 ? Parts::kBegin + 4 * rows * columns / Parts::kBytes : 0;
   if (exact) {
     using Tile = machine::cuda_costs::GemmPipelinedF32;
     const int wide = static_cast<int>(t.columns);
@@ -242,13 +245,16 @@ static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
     const double begin = !t.in_turn     ? Tile::kBegin
                          : s.parts == 1 ? Tile::kBeginInTurn
                                         : Tile::kBeginPartsInTurn;
-    return std::max({(a + b) / Tile::kBytes, memory, depth * longer * a_k}) + begin +
+    return std::max({(a + b) / Tile::kBytes, memory, depth * longer * a_k}) + begin + exchange +
            Tile::kOut * rows * columns;
   }
   using Tile = machine::cuda_costs::GemmPipelinedTf32;
-  const int high = pipelined_gemm_tf32_rows(static_cast<int>(t.rows)) * (t.columns > 64 ? 2 : 1);
-  return std::max({(a + b) / Tile::kBytes, memory, 64 * high * depth / Tile::kFlops}) +
-         (t.in_turn ? Tile::kBeginInTurn : Tile::kBegin) + Tile::kOut * rows * columns;
+  const bool beside = t.columns > 64;  // warpgroups: else they share out k
+  const int high = pipelined_gemm_tf32_rows(static_cast<int>(t.rows)) * (beside ? 2 : 1);
+  const double products = 64 * high * depth / (beside ? Tile::kFlops : Tile::kFlopsOfParts),
+               steps = beside ? 0 : Tile::kStep * depth;
+  return std::max({(a + b) / Tile::kBytes, memory, products, steps}) +
+         (t.in_turn ? Tile::kBeginInTurn : Tile::kBegin) + exchange + Tile::kOut * rows * columns;
 }
 
 double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {

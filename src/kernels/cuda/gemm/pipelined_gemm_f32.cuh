@@ -2,6 +2,7 @@
  * (pipelined_gemm.cuh) of exact f32, by CUDA cores: up to 128 rows by up to 128 columns. sm_90a.
  *
  *   pipelined_gemm_f32<S, stage, N>(w, g)    after pipe->begin(): the tile to g.c
+ *   pipelined_gemm_f32_split_k<S, stage, plane, adds, N>(w, g)    of a cluster's CTA, its slice
  *
  * Operands come as those of tf32 do (pipelined_gemm_tf32.cuh has the layouts of B), but A as it is.
  * A warp's lanes are four rows by eight groups of columns, or of tiles of 16 columns eight by four;
@@ -171,8 +172,10 @@ static __device__ __forceinline__ void pipelined_gemm_read_stages(PipelinedGemmP
   allow_next();
 }
 
+/* The sums of `rows` of the tile's rows to `c`. */
 template <typename S, int kStage, class N>
-static __device__ __forceinline__ void pipelined_gemm_f32(ObkLanes* w, const ObkGemm& g) {
+static __device__ __forceinline__ void pipelined_gemm_f32_sums(PipelinedGemmPipe<N>& pipe,
+                                                               uint32_t c, int rows) {
   using Place = PipelinedGemmF32Place<S, N>;
   constexpr int kBlocks = S::kK / 32, kStages = kBlocks / kStage,
                 kSteps = 8 / Place::kParts; /* fours of a block's k */
@@ -183,7 +186,6 @@ static __device__ __forceinline__ void pipelined_gemm_f32(ObkLanes* w, const Obk
                 "sums go in pairs");
   using Reader = PipelinedGemmF32Reader<S, N>;
   constexpr int kHigh = Place::kHigh, kFours = Place::kFours;
-  PipelinedGemmPipe<N>& pipe = *(PipelinedGemmPipe<N>*)w->pipe;
   const Place at;
   float sum[kHigh][kFours][4];
 #pragma unroll
@@ -224,8 +226,6 @@ static __device__ __forceinline__ void pipelined_gemm_f32(ObkLanes* w, const Obk
   };
   pipelined_gemm_read_stages<kStages>(pipe, multiply);
   if (N::overlaid > 0) __syncthreads(); /* all have read the last places */
-  const uint32_t c = shared_address(g.c);
-  const int rows = (int)g.m;
   const auto store =
       [&](bool onto) { /* what another part has left there */
 #pragma unroll
@@ -265,8 +265,29 @@ static __device__ __forceinline__ void pipelined_gemm_f32(ObkLanes* w, const Obk
     if (part > 0) __syncthreads();
     if (at.part == part) store(part > 0);
   }
+}
+
+template <typename S, int kStage, class N>
+static __device__ __forceinline__ void pipelined_gemm_f32(ObkLanes* w, const ObkGemm& g) {
+  pipelined_gemm_f32_sums<S, kStage>(*(PipelinedGemmPipe<N>*)w->pipe, shared_address(g.c),
+                                     (int)g.m);
   __syncthreads();
 }
+
+#ifdef OBK_WGMMA
+
+/* The same where a cluster computes a tile, each of its CTAs a part of k (pipelined_gemm_split_k).
+ */
+template <typename S, int kStage, int kPlane, bool kAdds, class N>
+static __device__ __forceinline__ void pipelined_gemm_f32_split_k(ObkLanes* w, const ObkGemm& g) {
+  PipelinedGemmPipe<N>& pipe = *(PipelinedGemmPipe<N>*)w->pipe;
+  const uint32_t own = shared_address(w->scratch);
+  pipelined_gemm_f32_sums<S, kStage>(pipe, own, N::tile_rows);
+  if (threadIdx.x == 0) pipelined_gemm_expect<S>(pipe);
+  pipelined_gemm_exchange<S, kPlane, kAdds>(pipe, shared_address(g.c), own);
+}
+
+#endif
 
 }  // namespace obk
 

@@ -78,8 +78,10 @@ struct PipelinedGemmTf32B {
   }
 };
 
+/* The sums of `rows` of the tile's rows to `c`. */
 template <typename S, int kStage, class N>
-static __device__ __forceinline__ void pipelined_gemm_tf32(ObkLanes* w, const ObkGemm& g) {
+static __device__ __forceinline__ void pipelined_gemm_tf32_sums(PipelinedGemmPipe<N>& pipe,
+                                                                uint32_t c, int rows) {
   constexpr int kBlocks = S::kK / 32, kStages = kBlocks / kStage, kSteps = 2 * kStage;
   constexpr bool kBeside = S::kColumns > 64; /* warpgroups: else they share out k */
   constexpr int kN = pipelined_gemm_tf32_rows(S::kRows),
@@ -91,7 +93,6 @@ static __device__ __forceinline__ void pipelined_gemm_tf32(ObkLanes* w, const Ob
   static_assert(S::kRows <= kTallRows && S::kColumns <= kTf32Columns, "sums fit in registers");
   static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2,
                 "sums go in pairs");
-  PipelinedGemmPipe<N>& pipe = *(PipelinedGemmPipe<N>*)w->pipe;
   const int half = same_in_warp(threadIdx.x / 128);
   const int sixteen = (kBeside ? half * 4 : 0) + threadIdx.x / 32 % 4;
   /* Those beyond the tile read what its last ones do. */
@@ -122,9 +123,7 @@ static __device__ __forceinline__ void pipelined_gemm_tf32(ObkLanes* w, const Ob
   };
   pipelined_gemm_stages<kStages>(pipe, multiply, [] {});
   if (N::overlaid > 0) __syncthreads(); /* no products are under way */
-  const uint32_t c = shared_address(g.c);
-  const int rows = (int)g.m;
-  const auto store = [&](bool onto) { /* what the other warpgroup has left there */
+  const auto store = [&](bool onto) {   /* what the other warpgroup has left there */
 #pragma unroll
                                       for (int j = 0; j < kN / 8; ++j)
 #pragma unroll
@@ -157,7 +156,24 @@ static __device__ __forceinline__ void pipelined_gemm_tf32(ObkLanes* w, const Ob
     __syncthreads();
     if (sixteen < kSixteens && half == 1) store(true);
   }
+}
+
+template <typename S, int kStage, class N>
+static __device__ __forceinline__ void pipelined_gemm_tf32(ObkLanes* w, const ObkGemm& g) {
+  pipelined_gemm_tf32_sums<S, kStage>(*(PipelinedGemmPipe<N>*)w->pipe, shared_address(g.c),
+                                      (int)g.m);
   __syncthreads();
+}
+
+/* The same where a cluster computes a tile, each of its CTAs a part of k (pipelined_gemm_split_k).
+ */
+template <typename S, int kStage, int kPlane, bool kAdds, class N>
+static __device__ __forceinline__ void pipelined_gemm_tf32_split_k(ObkLanes* w, const ObkGemm& g) {
+  PipelinedGemmPipe<N>& pipe = *(PipelinedGemmPipe<N>*)w->pipe;
+  const uint32_t own = shared_address(w->scratch);
+  pipelined_gemm_tf32_sums<S, kStage>(pipe, own, N::tile_rows);
+  if (threadIdx.x == 0) pipelined_gemm_expect<S>(pipe);
+  pipelined_gemm_exchange<S, kPlane, kAdds>(pipe, shared_address(g.c), own);
 }
 
 #endif
