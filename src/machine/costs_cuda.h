@@ -162,8 +162,8 @@ struct GemmStreamed {
 };
 
 /// A pipelined GEMM's tile (pipelined_gemm.cuh). Of two activations the same numbers, those of tall
-/// tiles of many rows where a worker has several in turn: six such kernels take 0.79 to 1.22 times
-/// what these predict (h200_super_kernels.json, bf16_by_wgmma).
+/// tiles of many rows where a worker has several in turn, and then what it takes from a tile to the
+/// next: fit to batches, h200_super_kernels.json, parts_of_k.
 struct GemmPipelined {
   static constexpr double kBytes =
       90;  // a ns from the second-level cache: h200_multicast.json, again
@@ -179,16 +179,18 @@ struct GemmPipelined {
   static constexpr double kTallFlopsOfFew = 3000, kTallBeginOfFew = 1500;
   static constexpr double kTallFlopsOfFour = 3000, kTallBeginOfFour = 700, kTallColumnOfFour = 16;
   static constexpr double kBegin = 500, kColumn = 8;  // the epilogue; not on record: fit
+  static constexpr double kNextOfActivations = 1000;
 };
 
 /// The same of tf32 (pipelined_gemm_tf32.cuh): bytes that a multiprocessor gets of the second-level
-/// cache where all read; multiply-adds of warpgroups that have columns of their own, where they
-/// share out k at most, and then ns for each k. Fit to products of 49 to 1,024 rows,
-/// h200_fp32_gemm.json, parts_of_k; those at most: six tenths of the peak, chosen.
+/// cache where all read. Of each k, ns, and multiply-adds at most (six tenths of the peak, chosen);
+/// where warpgroups have columns of their own and a stage is one block, ns and the multiply-adds
+/// beside them. Fit to products of 49 to 1,024 rows and to batches, h200_fp32_gemm.json,
+/// parts_of_k; what those that share out k take from a tile to the next: not measured.
 struct GemmPipelinedTf32 {
   static constexpr double kBytes = 50;                                     // a ns
-  static constexpr double kFlops = 550, kFlopsOfParts = 1000;              // a ns
-  static constexpr double kStep = 6.6;                                     // ns
+  static constexpr double kStep = 6.6, kFlops = 1000;                      // ns; a ns
+  static constexpr double kStepOfShort = 14, kFlopsOfShort = 1100;         // ns; a ns
   static constexpr double kBegin = 1000, kBeginInTurn = 200, kOut = 0.11;  // ns, an element of C
 };
 
@@ -204,9 +206,10 @@ struct GemmPipelinedF32 {
   static constexpr double kOut = 0.11;  // ns, an element of C
 };
 
-/// Parts of k of both, by the CTAs of a cluster, which exchange their sums: fit to the same.
+/// Parts of k of both, by the CTAs of a cluster, which exchange their sums, and where it has
+/// several tiles wait for each other before the next: fit to the same.
 struct GemmPartsOfWords {
-  static constexpr double kBegin = 600, kBytes = 25;  // ns; bytes of sums a ns
+  static constexpr double kBegin = 600, kNext = 1000, kBytes = 25;  // ns; bytes of sums a ns
 };
 
 // ---- attention tiles ---------------------------------------------------------------------------

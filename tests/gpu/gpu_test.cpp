@@ -931,8 +931,8 @@ const FewRowsOfActivations kFewRowsOfActivations[] = {
 
 /// The program of such products, `streamed` of whose bodies stream B.
 std::shared_ptr<const Program> streamed_program(const graph::Graph& graph, const char* granularity,
-                                                bool tf32, int streamed) {
-  const machine::Machine device = some_gpu();
+                                                bool tf32, int streamed, int sms = 0) {
+  const machine::Machine device = some_gpu(sms);
   auto program =
       program_by(graph, device,
                  strategy_for(device, {.granularity = *machine::parse_granularity(granularity),
@@ -976,13 +976,13 @@ INSTANTIATE_TEST_SUITE_P(Types, StreamedGemm,
                                   std::get<1>(one.param);
                          });
 
-// In tf32 so do products of up to 32 rows by weights.
+// In tf32 so do products of up to 32 rows by weights; for few multiprocessors in wide tiles.
 TEST(StreamedTf32, OfWeights) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   std::string skipped;
-  for (const int rows : {1, 8, 26, 32})
+  for (const auto& [rows, sms] : {std::pair{1, 0}, {8, 0}, {26, 0}, {32, 0}, {1, 4}, {8, 8}})
     for (const char* granularity : {"op", "stitch", "mono"}) {
-      SCOPED_TRACE(fmt::format("{} rows, {}", rows, granularity));
+      SCOPED_TRACE(fmt::format("{} rows, {}, {} multiprocessors", rows, granularity, sms));
       const std::string text = fmt::format(R"(  in %0 "a": T[{0},400]
   const %1: T[400,216] = @random
   const %2: T[216] = @random
@@ -994,8 +994,9 @@ TEST(StreamedTf32, OfWeights) {
   out %7 "y")",
                                            rows);
       const graph::Graph graph = of_activations({"of weights", text.c_str(), 0}, "f32");
-      const auto program = streamed_program(graph, granularity, true, 2);
-      if (is_not_compiled(rows == 26 && granularity == std::string("stitch"))) {
+      const auto program = streamed_program(graph, granularity, true, 2, sms);
+      if (is_not_compiled((rows == 26 && granularity == std::string("stitch")) ||
+                          (sms == 4 && granularity == std::string("mono")))) {
         skipped = kNotCompiled;
         continue;
       }

@@ -220,8 +220,8 @@ int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm) {
 }
 
 /// Of f32, rounded to tf32 or exact: bytes and products as below; the products bound by what the
-/// tensor cores read from shared memory, and where warpgroups share out k by how long a step of k
-/// takes; or by multiply-adds and what threads read for them.
+/// tensor cores read from shared memory and by how long a step of k takes; or by multiply-adds and
+/// what threads read for them.
 static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
   const bool exact = t.type == kObkF32;
   if (t.columns > (exact ? kF32Columns : kTf32Columns) || t.rows > kTallRows) return 0;
@@ -232,7 +232,9 @@ static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
                              (t.a_readers > 0 ? a / static_cast<double>(t.a_readers) : 0);
   const double memory = t.memory_bytes > 0 ? from_memory / t.memory_bytes : 0;
   using Parts = machine::cuda_costs::GemmPartsOfWords;
-  const double exchange = t.parts > 1 ? Parts::kBegin + 4 * rows * columns / Parts::kBytes : 0;
+  const double exchange = t.parts > 1 ? Parts::kBegin + (t.in_turn ? Parts::kNext : 0) +
+                                            4 * rows * columns / Parts::kBytes
+                                      : 0;
   if (exact) {
     using Tile = machine::cuda_costs::GemmPipelinedF32;
     const int wide = static_cast<int>(t.columns);
@@ -251,10 +253,13 @@ static double pipelined_f32_nanos(const PipelinedGemmTile& t) {
   using Tile = machine::cuda_costs::GemmPipelinedTf32;
   const bool beside = t.columns > 64;  // warpgroups: else they share out k
   const int high = pipelined_gemm_tf32_rows(static_cast<int>(t.rows)) * (beside ? 2 : 1);
-  const double products = 64 * high * depth / (beside ? Tile::kFlops : Tile::kFlopsOfParts),
-               steps = beside ? 0 : Tile::kStep * depth;
-  return std::max({(a + b) / Tile::kBytes, memory, products, steps}) +
-         (t.in_turn ? Tile::kBeginInTurn : Tile::kBegin) + exchange + Tile::kOut * rows * columns;
+  const bool is_short =
+      beside && cuda_pipelined_gemm_stage(t.type, t.rows, static_cast<int64_t>(columns), t.k) == 1;
+  const double products = depth * (is_short ? Tile::kStepOfShort + 64 * high / Tile::kFlopsOfShort
+                                            : std::max(Tile::kStep, 64 * high / Tile::kFlops));
+  const double begin = t.in_turn && beside ? Tile::kBeginInTurn : Tile::kBegin;
+  return std::max({(a + b) / Tile::kBytes, memory, products}) + begin + exchange +
+         Tile::kOut * rows * columns;
 }
 
 double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {
@@ -279,7 +284,8 @@ double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {
                memory = t.memory_bytes > 0 ? from_memory / t.memory_bytes : 0,
                products = (tall ? 128 : 64) * columns * depth;  // multiply-adds
   const auto nanos = [&](double flops, double begin, double column) {
-    return std::max({bytes, memory, products / flops}) + begin + column * columns;
+    return std::max({bytes, memory, products / flops}) + begin + column * columns +
+           (activations && t.in_turn ? Tile::kNextOfActivations : 0);
   };
   if (!tall) return nanos(Tile::kFlops, Tile::kBegin, Tile::kColumn);
   const double high = rows / double{kTallRows};
