@@ -125,7 +125,7 @@ struct PipelinedGemm {
   RowMatrix a;
   bool tall = false;           // tiles of more than 64 rows,
   int chains = 4;              // each sum of which is that of so many chains over k
-  int64_t parts = 1;           // of k, each computed by a CTA of a cluster
+  int64_t parts = 1;           // of k, each computed by a worker of a gang
   std::optional<BoxMatrix> b;  // where B is no constant weight
 };
 /// Tasks of a table, of which so many, the members of a block's gang, run at once and wait for each

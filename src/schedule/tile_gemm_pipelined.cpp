@@ -209,7 +209,7 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
   if (!activations && (product.batch.size() > 1 || !work_packs_weights(group, tasks, work, tiles)))
     return false;
   if (words && (product.split_k != 1 || product.b_count() != 1 || product.statistics.wanted))
-    return false;  // a cluster computes parts of k in words, too: the form says so
+    return false;  // parts of k in words are chosen here, not by the graph
   const auto matrix = row_matrix(group, work.nest);
   const auto boxes = activations ? box_matrix(group, work.nest) : std::nullopt;
   if (!matrix || activations != boxes.has_value() || matrix->span < stitch::kFewestPipelinedRows ||
