@@ -46,8 +46,8 @@ bool ends_all(const Error& error) {
   return error.code == Code::kInterrupted || error.code == Code::kDevice;
 }
 
-/// Times for parts of the SMs, in `us` by name; that for all is there. Each is timed in turns with
-/// the program for all, and its time is that one's by the ratio of the two.
+/// Times for parts of the SMs that have none in `us`, by name, and for all of them. Each is timed
+/// in turns with the program for all, and its time is that one's by the ratio of the two.
 Status time_parts(const Network& network, const Options& options, const Compilation& made,
                   std::map<std::string, double>& us) {
   const int all_sms = made.program->sms;
@@ -57,6 +57,7 @@ Status time_parts(const Network& network, const Options& options, const Compilat
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
     const int sms = static_cast<int>(part * all_sms);
     if (sms < 1 || spent.count() >= options.dispatch.search_seconds) break;
+    if (us.count(name_of(sms)) > 0) continue;
     Compilation other;
     const Status compiled = compile(network, options_for(sms, 0, options, made), other);
     if (!compiled.ok() && ends_all(compiled.error())) return compiled;
@@ -81,12 +82,11 @@ Status take_fewer_sms(const Network& network, const Options& options, Compilatio
     return ok_status();
   const KernelProfiles profiles(runtime::cache_folder(options.load.cache_dir));
   KernelProfile profile = profiles.find(*key).value_or(KernelProfile{});
-  if (profile.us.count(name_of(all_sms)) == 0) {
-    if (options.dispatch.search_seconds <= 0 || !has_branches(*made.dispatching))
-      return ok_status();
+  const size_t measured = profile.us.size();
+  if (options.dispatch.search_seconds > 0 && has_branches(*made.dispatching))
     TRY_STATUS(time_parts(network, options, made, profile.us));
+  if (profile.us.size() > measured)
     profiles.keep(*key, *made.executable->device(), made.dispatching->kernels, profile);
-  }
   const auto for_all = profile.us.find(name_of(all_sms));
   if (for_all == profile.us.end()) return ok_status();
   int best = all_sms;
