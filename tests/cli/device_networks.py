@@ -413,7 +413,7 @@ HALVES = {"decoder", "decoder_cache"}  # whose weights are stored in 16 bits
 PROGRAMS = [(name, granularity, "fp16", "sm_90a") for name in NETWORKS for granularity in ("op", "stitch", "mono")]
 PROGRAMS += [(name, granularity, precision, "sm_90a") for name in ("minilm", "resnet18") for precision in ("fp32", "bf16") for granularity in ("stitch", "mono")]
 PROGRAMS += [(name, "stitch", "fp32", "sm_90a") for name in ("nasnet", "deepfm")]
-PROGRAMS += [(name, granularity, "tf32", "sm_90a") for name, granularity in (("minilm", "stitch"), ("deepfm", "stitch"), ("deepfm", "mono"))]
+PROGRAMS += [(name, granularity, "tf32", "sm_90a") for name, granularity in (("minilm", "stitch"), ("deepfm", "stitch"), ("deepfm", "mono"), ("googlenet", "mono"))]
 PROGRAMS += [(name, "mono", "fp16", "sm_80") for name in ("minilm", "resnet18")]
 # For 16 multiprocessors, beside other programs.
 PROGRAMS += [(name, granularity, "fp16", "sm_90a/16") for name, granularity in (("minilm", "stitch"), ("resnet18", "stitch"), ("resnet18", "mono"))]

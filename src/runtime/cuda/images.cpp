@@ -52,6 +52,18 @@ std::string timeless(const std::string& log) {
 /// Whether a function's text is a program's own, and not a hand-written block's.
 bool is_generated(const KernelReport& function) { return function.name.starts_with("obk_"); }
 
+/// A hand-written function whose operands would lie in local memory, many times slower than in
+/// registers; nothing where there is none. A generated body may spill: report_kernels reports it. A
+/// called function may save registers of its caller, eight bytes each stored and loaded, once a
+/// tile: up to 64 of them.
+const KernelReport* spilled(const std::vector<KernelReport>& kernels) {
+  constexpr int64_t kSaved = 512;
+  const auto found = std::ranges::find_if(kernels, [](const KernelReport& kernel) {
+    return !is_generated(kernel) && kernel.spill_bytes > kSaved;
+  });
+  return found == kernels.end() ? nullptr : &*found;
+}
+
 /// Errors where the assembler reports what means a broken kernel.
 Status judge(const Program& program, const Image& image) {
   const auto broken = [](std::string message, std::string node) {
@@ -60,18 +72,12 @@ Status judge(const Program& program, const Image& image) {
   };
   if (const Serialised slow = serialised(image.log); slow.any)
     return broken("the assembler serialised matrix instructions: " + slow.first, "");
-  for (const KernelReport& kernel : image.kernels) {
-    if (kernel.spill_bytes == 0) continue;
-    // A hand-written block holds its sums in registers; in local memory they would be many times
-    // slower. A generated body may spill: report_kernels reports it.
-    // A called function may save registers of its caller, eight bytes each stored and loaded, once
-    // a tile: up to 128 of them, as of a kernel with many tiles of various shapes.
-    constexpr int64_t kSaved = 1024;
-    if (!is_generated(kernel) && kernel.spill_bytes > kSaved)
-      return broken(fmt::format("{} spills {} bytes of registers", kernel.name, kernel.spill_bytes),
-                    program.name);
-    LOG(kInfo, "runtime", "{} spills {} bytes of registers", kernel.name, kernel.spill_bytes);
-  }
+  if (const KernelReport* kernel = spilled(image.kernels))
+    return broken(fmt::format("{} spills {} bytes of registers", kernel->name, kernel->spill_bytes),
+                  program.name);
+  for (const KernelReport& kernel : image.kernels)
+    if (kernel.spill_bytes > 0)
+      LOG(kInfo, "runtime", "{} spills {} bytes of registers", kernel.name, kernel.spill_bytes);
   return ok_status();
 }
 
@@ -116,6 +122,22 @@ Result<Cubin> compile_quickly(const Program& program, const std::string& text,
   return compile_cubin(text, architecture, plain);
 }
 
+/// The same where called functions have registers for what they are written for. In one kernel of
+/// many bodies callers may leave too few: then fewer operands are on their way at once.
+Result<Cubin> compile_unspilled(const Program& program, const std::string& text,
+                                const std::string& architecture,
+                                const std::vector<std::string>& defines, int part) {
+  TRY(Cubin cubin, compile_quickly(program, text, architecture, defines, part));
+  const std::vector<KernelReport> kernels = read_assembler_log(timeless(cubin.log));
+  const KernelReport* kernel = spilled(kernels);
+  if (!kernel) return cubin;
+  LOG(kInfo, "runtime", "{} would spill {} bytes of registers; fewer operands come at once",
+      kernel->name, kernel->spill_bytes);
+  std::vector<std::string> few = defines;
+  few.push_back("OBK_FEW_REGISTERS=1");
+  return compile_quickly(program, text, architecture, few, part);
+}
+
 Result<Image> build_part(const Program& program, const std::string& architecture,
                          const std::vector<std::string>& defines, const PrivateFolder* cache,
                          int part) {
@@ -130,7 +152,7 @@ Result<Image> build_part(const Program& program, const std::string& architecture
   if (image.ok()) {
     image->cached = true;
   } else {
-    TRY(Cubin cubin, compile_quickly(program, text, architecture, defines, part));
+    TRY(Cubin cubin, compile_unspilled(program, text, architecture, defines, part));
     image = Image{.bytes = std::move(cubin.bytes), .log = timeless(cubin.log)};
     image->kernels = read_assembler_log(image->log);
     if (cache)

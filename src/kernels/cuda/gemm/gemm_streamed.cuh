@@ -356,8 +356,11 @@ static __device__ __forceinline__ void streamed_mma(const ObkGemm& g) {
 /* ---- the tile ---- */
 
 /* Registers that a thread has for operands on their way, with 256 threads of so many CTAs; in one
- * kernel a body shares them with what calls it. */
-#ifdef OBK_MONO
+ * kernel a body shares them with what calls it, which may leave few (OBK_FEW_REGISTERS: the
+ * assembler would keep operands in local memory). */
+#if defined OBK_MONO && defined OBK_FEW_REGISTERS
+static constexpr int streamed_registers(int) { return 16; }
+#elif defined OBK_MONO
 static constexpr int streamed_registers(int) { return 80; }
 #else
 static constexpr int streamed_registers(int ctas) { return ctas > 1 ? 80 : 144; }
