@@ -124,7 +124,7 @@ typedef struct obelisk_compile_options {
                             a CPU and on a machine with the GPU, else "waves"; "sequential",
                             "nimble", "opara", "critical" */
   double search_seconds; /* of "auto": for a search over orders, lanes and
-                             kernels for fewer SMs; 0: none */
+                            kernels for fewer SMs; 0: none */
 } obelisk_compile_options;
 
 typedef struct obelisk_open_options {

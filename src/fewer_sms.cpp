@@ -76,10 +76,10 @@ Status time_parts(const Network& network, const Options& options, const Compilat
 Status take_fewer_sms(const Network& network, const Options& options, Compilation& made) {
   CHECK(made.dispatching && made.executable);
   const std::optional<Hash> key = made.dispatching->profile;
-  const auto gpu = runtime::describe_gpu(options.load.gpu);
   const int all_sms = made.program->sms;
-  if (!key || !gpu.ok() || gpu->sms != all_sms || options.disabled.count("fewer_sms") > 0)
-    return ok_status();
+  if (!key || options.disabled.count("fewer_sms") > 0) return ok_status();
+  const auto gpu = runtime::describe_gpu(options.load.gpu);
+  if (!gpu.ok() || gpu->sms != all_sms) return ok_status();  // made for a part of it already
   const KernelProfiles profiles(runtime::cache_folder(options.load.cache_dir));
   KernelProfile profile = profiles.find(*key).value_or(KernelProfile{});
   const size_t measured = profile.us.size();

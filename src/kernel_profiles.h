@@ -24,7 +24,8 @@ struct FoundDispatch {
 
 struct KernelProfile {
   std::map<int, double> nanos;       // by kernel: from its first task's start to its last one's end
-  std::map<std::string, double> us;  // by dispatch: of one run; "search": of the one that was found
+  std::map<std::string, double> us;  // of one run: by dispatch, "search" the one that was found;
+                                     // and by SMs, "88 SMs" (fewer_sms.h)
   FoundDispatch found;
 };
 
