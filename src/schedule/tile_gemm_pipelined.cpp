@@ -93,7 +93,9 @@ bool tall_has_room(const PipelinedShape& shape, const machine::Machine& machine,
   const int64_t sums = (whole + parts * slice) * (wide + kPadding) * 4;
   const int64_t brought = round_up(wide, shape.b_together),
                 blocks = tiles.gemm.pipelined->stage(shape.type, rows, brought, shape.k / parts),
-                stage = round_up(blocks * rows * 128, kAtom) + blocks * round_up(brought, 16) * 128;
+                stage = round_up(blocks * rows * 128, kAtom) +
+                        blocks * round_up(brought, 16) * 128 +
+                        (OBK_LIES_AS_F32(shape.type) ? kAtom : 0);  // panels lie some bytes apart
   return sums + kStages * stage + machine.scratchpad.count / 8 + 2 * kBlockRoom <=
          machine.scratchpad.count;
 }

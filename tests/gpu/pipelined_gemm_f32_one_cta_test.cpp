@@ -78,14 +78,14 @@ struct Numbers {
   static constexpr bool k_rows = kKRows;
   static inline int b_row, b_column, b_row_step, b_column_step;
   static inline int tasks, across, each, span, tile_columns, columns, tile_bytes, bytes, last_bytes,
-      rows_bytes, stage_bytes, stage, tile_stages, stages;
+      rows_bytes, stage_bytes, panel, stage, tile_stages, stages;
   static inline int row, block, row_step, block_step, overlaid, scratch_bytes;
   static inline int64_t weights_step;
   static inline bool single, refills;
   static void set(const runtime::cuda::PipelinedGemmNumbers& n) {
     tasks = n.tasks, across = n.across, each = n.each, span = n.span, tile_columns = n.tile_columns,
     columns = n.columns, tile_bytes = n.tile_bytes, bytes = n.bytes, last_bytes = n.last_bytes,
-    rows_bytes = n.rows_bytes, stage_bytes = n.stage_bytes, stage = n.stage,
+    rows_bytes = n.rows_bytes, stage_bytes = n.stage_bytes, panel = n.panel, stage = n.stage,
     tile_stages = n.tile_stages, stages = n.stages, row = n.row, block = n.block,
     row_step = n.row_step, block_step = n.block_step, overlaid = n.overlaid,
     scratch_bytes = n.scratch_bytes, weights_step = n.weights_step, single = n.single,
@@ -293,7 +293,9 @@ void multiply(const Tile& t, const Cut& cut) {
     n.bytes = n.last_bytes =
         static_cast<int>((k_rows ? (t.columns + 31) / 32 : t.stage) * b_map.together * 128);
   n.rows_bytes = (t.stage * t.rows * 128 + 1023) / 1024 * 1024,
-  n.stage_bytes = n.rows_bytes + n.bytes;
+  n.panel = t.stage * 2048 + (t.exact ? 64 : 0);
+  n.stage_bytes =
+      n.rows_bytes + (packed ? ((t.columns + 15) / 16 * n.panel + 1023) / 1024 * 1024 : n.bytes);
   const int wanted = n.tile_stages * ((n.tasks + cut.ctas - 1) / cut.ctas);
   const int room = (one_cta::kSharedBytes - n.scratch_bytes - obk::kBars) / n.stage_bytes;
   n.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});

@@ -84,7 +84,7 @@ struct Numbers {
   static constexpr bool k_rows = kKRows;
   static inline int b_row, b_column, b_row_step, b_column_step;
   static inline int share = 1, tasks, across, each, span, tile_columns, columns, tile_bytes, bytes,
-                    last_bytes, rows_bytes, stage_bytes, stage, tile_stages, stages;
+                    last_bytes, rows_bytes, stage_bytes, panel, stage, tile_stages, stages;
   static inline int row, block, row_step, block_step, overlaid, scratch_bytes;
   static inline int64_t weights_step;
   static inline bool single, refills;
@@ -92,7 +92,7 @@ struct Numbers {
     share = n.share, tasks = n.tasks, across = n.across, each = n.each, span = n.span,
     tile_columns = n.tile_columns, columns = n.columns;
     tile_bytes = n.tile_bytes, bytes = n.bytes, last_bytes = n.last_bytes,
-    rows_bytes = n.rows_bytes, stage_bytes = n.stage_bytes, stage = n.stage;
+    rows_bytes = n.rows_bytes, stage_bytes = n.stage_bytes, panel = n.panel, stage = n.stage;
     tile_stages = n.tile_stages, stages = n.stages, row = n.row, block = n.block,
     row_step = n.row_step, block_step = n.block_step;
     overlaid = n.overlaid, scratch_bytes = n.scratch_bytes, weights_step = n.weights_step,

@@ -138,7 +138,10 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
     p.tile_bytes = static_cast<int>(tile_wide / 8 * blocks * 1024);
     p.bytes = weights_of(p.tile_columns),
     p.last_bytes = weights_of(p.columns - int64_t{p.across - 1} * p.tile_columns);
-    p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
+    const int64_t panels = (wide + 15) / 16;
+    if (words) set(p.panel, p.stage * 2048 + (gemm.tf32 ? 0 : 64));
+    p.stage_bytes = p.rows_bytes + static_cast<int>(words ? round_up(panels * p.panel, 1024)
+                                                          : panels * p.stage * 2048);
   }
   p.tile_stages = blocks / p.split_k / p.stage;
   const auto at_once = [&](int64_t share) {
@@ -198,7 +201,7 @@ std::string text_of(const PipelinedGemmNumbers& p, const std::string& name) {
       "  static constexpr int split_k = {}, share = {}, tasks = {}, across = {}, each = {}, span = "
       "{}, tile_rows = {}, tile_columns = {}, columns = {};\n"
       "  static constexpr int tile_bytes = {}, bytes = {}, last_bytes = {}, rows_bytes = {}, "
-      "stage_bytes = {}, stage = {}, tile_stages = {}, stages = {};\n"
+      "stage_bytes = {}, panel = {}, stage = {}, tile_stages = {}, stages = {};\n"
       "  static constexpr int row = {}, block = {}, row_step = {}, block_step = {}, overlaid = {}, "
       "scratch_bytes = {};\n"
       "  static constexpr int64_t weights_step = {};\n"
@@ -207,7 +210,7 @@ std::string text_of(const PipelinedGemmNumbers& p, const std::string& name) {
       "b_column_step = {};\n"
       "  static constexpr bool k_rows = {}, single = {}, refills = {};\n}};\n",
       name, p.split_k, p.share, p.tasks, p.across, p.each, p.span, p.tile_rows, p.tile_columns,
-      p.columns, p.tile_bytes, p.bytes, p.last_bytes, p.rows_bytes, p.stage_bytes, p.stage,
+      p.columns, p.tile_bytes, p.bytes, p.last_bytes, p.rows_bytes, p.stage_bytes, p.panel, p.stage,
       p.tile_stages, p.stages, p.row, p.block, p.row_step, p.block_step, p.overlaid,
       p.scratch_bytes, p.weights_step, p.block_k, p.boxes, p.b_row, p.b_column, p.b_row_step,
       p.b_column_step, p.k_rows, p.single, p.refills);

@@ -17,8 +17,8 @@ inline constexpr int kThreads = OBK_THREADS, kWarps = kThreads / 32;
 struct PipelinedGemmNumbers {
   int split_k = 1, share = 1, tasks = 0, across = 0, each = 0, span = 0, tile_rows = 0,
       tile_columns = 0, columns = 0;
-  int tile_bytes = 0, bytes = 0, last_bytes = 0, rows_bytes = 0, stage_bytes = 0, stage = 0,
-      tile_stages = 0, stages = 0;
+  int tile_bytes = 0, bytes = 0, last_bytes = 0, rows_bytes = 0, stage_bytes = 0, panel = 0,
+      stage = 0, tile_stages = 0, stages = 0;
   int row = 0, block = 0, row_step = 0, block_step = 0, overlaid = 0, scratch_bytes = 0;
   int64_t weights_step = 0;
   int block_k = 64, boxes = 0, b_row = 0, b_column = 0, b_row_step = 0, b_column_step = 0;

@@ -10,10 +10,10 @@
  * 4 x 12: for four k it reads 16 bytes of each of its rows, and as much of B for each four of its
  * columns, while it multiplies what it read before. A thread's rows are a stride of all row lanes
  * apart (cyclic), so that the lanes of a load of A meet in no bank. Its four columns are
- * neighbours, but of packed weights, whose panels have 16 columns, two of a panel and two of the
- * next one: lanes that read both panels at once would meet in the same banks. Neighbouring lanes
- * have the same columns: where each pair of lanes reads one address, a load of 16 bytes a lane
- * takes two cycles of shared memory, else four.
+ * neighbours. Of packed weights, whose panels have 16 columns, a warp reads two panels at once:
+ * they lie half of all banks apart (N::panel). Neighbouring lanes have the same columns: where each
+ * pair of lanes reads one address, a load of 16 bytes a lane takes two cycles of shared memory,
+ * else four.
  *
  * Of small tiles warps share out k: each of two or four parts has every second or fourth four of k,
  * so that a thread has more sums for what it reads (pipelined_gemm_f32_shape in gemm_shape.h). A
@@ -38,21 +38,18 @@ struct PipelinedGemmF32Place {
                        kDown = kShape.down, kHigh = kShape.high, kFours = kShape.fours,
                        kOfWarp = 4 * kLanes, /* columns */
       kAcross = kOfWarp * kBeside;           /* from one of a thread's fours to the next */
-  static constexpr bool kPairs = kPanels && kLanes == 8; /* of columns, in two panels */
   int part, row, warp_column, lane_column;
 
   __device__ __forceinline__ PipelinedGemmF32Place() {
     const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
-    part = warp / (8 / kParts);
+    part = kParts > 1 ? warp / (8 / kParts) : 0;
     row = warp % (8 / kParts) / kBeside * (32 / kLanes) + lane / (2 * kLanes) * 2 + lane % 2;
     warp_column = warp % kBeside * kOfWarp, lane_column = lane / 2 % kLanes;
   }
   /* Number e of its four `q`. */
   __device__ __forceinline__ int column(int q, int e = 0) const {
     const int first = q * kAcross + warp_column;
-    return first + (kTurned  ? e * 8 + lane_column
-                    : kPairs ? e / 2 * 16 + lane_column * 2 + e % 2
-                             : lane_column * 4 + e);
+    return first + (kTurned ? e * 8 + lane_column : lane_column * 4 + e);
   }
 };
 
@@ -70,106 +67,102 @@ struct PipelinedGemmF32Reader {
   using Operands = PipelinedGemmF32Operands<kHigh, kFours>;
   /* Columns that a stage has of B: a thread beyond them reads the last ones. */
   static constexpr int kWide = (S::kColumns + 15) / 16 * 16;
-  uint32_t a, last_a, b, last_b[2]; /* from a stage's beginning; of the last four, by panel */
+  /* Of the first four k of the thread's part in a block; last_: of its last row, and of its last
+   * four columns in panels, which may be beyond the tile. */
+  uint32_t a, last_a, b, last_b;
 
-  /* Of block `block` of a stage: its rows of A, 128 bytes each, lie one block behind another, and
-   * the 16-byte pieces of a row are swapped by the number of the row among all of them. */
-  __device__ __forceinline__ PipelinedGemmF32Reader(const Place& at, int block) {
+  /* Of block `block` of the stage at `stage`: its rows of A, 128 bytes each, lie one block behind
+   * another, and the 16-byte pieces of a row, four k each, are swapped by the number of the row
+   * among all of them. */
+  __device__ __forceinline__ PipelinedGemmF32Reader(const Place& at, uint32_t stage, int block) {
     const auto of_row = [&](int row) {
       const int line = block * N::tile_rows + row;
-      return (uint32_t)(line * 128 + line % 8 * 16);
+      return (stage + (uint32_t)(line * 128 + line % 8 * 16)) ^ (uint32_t)(at.part * 16);
     };
     a = of_row(at.row);
     last_a = of_row(min(at.row + (kHigh - 1) * Place::kDown, N::tile_rows - 1));
+    const uint32_t stage_b = stage + N::rows_bytes;
+    last_b = 0;
     if (Place::kKRows) {
-      b = at.warp_column / 32 * (N::stage * 4096) + block * 4096 + at.lane_column * 16;
-      last_b[0] = last_b[1] = 0;
+      b = stage_b + at.warp_column / 32 * (N::stage * 4096) + block * 4096 +
+          (uint32_t)(at.lane_column * 16);
+      b = (b ^ (uint32_t)(at.part % 2 * 64)) + at.part * 512;
     } else if (Place::kTurned) {
-      b = block * (N::bytes / N::stage) + at.lane_column * (128 + 16) + at.warp_column * 128;
-      last_b[0] = last_b[1] = 0;
+      b = (stage_b + block * (N::bytes / N::stage) + at.lane_column * (128 + 16) +
+           at.warp_column * 128) ^
+          (uint32_t)(at.part * 16);
     } else {
-      const int panel = at.warp_column / 16, last = panel + (kFours - 1) * Place::kAcross / 16;
+      const int panel = at.warp_column / 16 + at.lane_column / 4,
+                last = panel + (kFours - 1) * (Place::kAcross / 16);
       const auto of_panel = [&](int of) {
-        return (uint32_t)(of * (N::stage * 2048) + block * 2048 +
-                          at.lane_column * (Place::kPairs ? 8 : 16));
+        return stage_b + of * N::panel + block * 2048 + at.part * 256 + at.lane_column % 4 * 16;
       };
-      b = of_panel(panel);
-      last_b[0] = of_panel(min(last, kWide / 16 - 1));
-      last_b[1] = of_panel(min(last + 1, kWide / 16 - 1));
+      b = of_panel(panel), last_b = of_panel(min(last, kWide / 16 - 1));
     }
   }
-  /* Of the block's four k number `four`, from a stage at `stage`, where B is at `stage_b`. */
-  __device__ __forceinline__ void load(Operands& to, const Place& at, uint32_t stage,
-                                       uint32_t stage_b, int four) const {
+  /* The next four k of its part, or those behind them; `step`, an even number, counts from the
+   * block's first ones. */
+  template <bool kBehind>
+  __device__ __forceinline__ void load(Operands& to, const Place& at, int step) const {
+    constexpr uint32_t kOn = kBehind ? Place::kParts : 0; /* fours behind */
+    const uint32_t turn = (uint32_t)(step * (Place::kParts * 16));
+    const uint32_t rows = (a ^ turn) ^ kOn * 16, last_row = (last_a ^ turn) ^ kOn * 16;
 #pragma unroll
     for (int i = 0; i < kHigh; ++i)
-      load_shared16(to.a[i], i + 1 < kHigh ? ((stage + a) ^ (four * 16)) + i * (Place::kDown * 128)
-                                           : (stage + last_a) ^ (four * 16));
+      load_shared16(to.a[i], i + 1 < kHigh ? rows + i * (Place::kDown * 128) : last_row);
     if (Place::kTurned) {
+      const uint32_t from = (b ^ turn) ^ kOn * 16;
 #pragma unroll
       for (int q = 0; q < kFours; ++q)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          uint32_t from = (stage_b + b) ^ (four * 16);
           const int first = q * Place::kAcross + e * 8; /* of the first warp's columns */
           if (first + (Place::kBeside - 1) * 32 + 8 <= kWide)
-            from += first * 128;
+            load_shared16(to.b[q][e], from + first * 128);
           else /* some warp's columns are beyond the tile */
-            from += (min(first + at.warp_column, kWide - 8) - at.warp_column) * 128;
-          load_shared16(to.b[q][e], from);
+            load_shared16(to.b[q][e],
+                          from + (min(first + at.warp_column, kWide - 8) - at.warp_column) * 128);
         }
+    } else if (Place::kKRows) { /* the pieces of a row of 32 columns are swapped by its number */
+      const uint32_t from = b + step * (Place::kParts * 512);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const uint32_t line = from ^ (uint32_t)((kOn % 2 * 4 + k) * 16);
+#pragma unroll
+        for (int q = 0; q < kFours; ++q)
+          load_shared16(to.b[q][k],
+                        line + kOn * 512 + k * 128 + q * Place::kBeside * (N::stage * 4096));
+      }
     } else {
+      const uint32_t on = (uint32_t)(step * (Place::kParts * 256)), from = b + on,
+                     last = last_b + on;
 #pragma unroll
       for (int q = 0; q < kFours; ++q)
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int line = four * 4 + k;
-          if (!Place::kPairs && !Place::kKRows) {
-            load_shared16(to.b[q][k], stage_b + line * 64 + b);
-            continue;
-          }
-          if (Place::kKRows) {
-            load_shared16(to.b[q][k], ((stage_b + b) ^ (line % 8 * 16)) + line * 128 +
-                                          q * Place::kBeside * (N::stage * 4096));
-            continue;
-          }
-#pragma unroll
-          for (int next = 0; next < 2; ++next) {
-            const int panel = q * (Place::kAcross / 16) + next;
-            const uint32_t from = q + 1 < kFours ? b + panel * (N::stage * 2048) : last_b[next];
-            float x, y;
-            load_shared8(x, y, stage_b + line * 64 + from);
-            to.b[q][k][2 * next] = __float_as_uint(x),
-                           to.b[q][k][2 * next + 1] = __float_as_uint(y);
-          }
-        }
+        for (int k = 0; k < 4; ++k)
+          load_shared16(to.b[q][k],
+                        (q + 1 < kFours ? from + q * (Place::kAcross / 16) * N::panel : last) +
+                            kOn * 256 + k * 64);
     }
   }
 };
 
-/* multiply(stage), which reads all of a stage, for all stages that the CTA has of a tile, and what
- * loads more of them: a stage later than a place has been read, so that no warp waits for others.
- */
-template <int kStages, class N, typename M>
-static __device__ __forceinline__ void pipelined_gemm_read_stages(PipelinedGemmPipe<N>& pipe,
-                                                                  M&& multiply) {
+/* Stage `s` of the tile has been read, from place `place`: what loads more of them, a stage later,
+ * so that no warp waits for others. */
+template <int kStages, class N>
+static __device__ __forceinline__ void pipelined_gemm_has_read(PipelinedGemmPipe<N>& pipe, int s,
+                                                               int place) {
+  if (!N::refills) return;
   const int late = N::stages > 2 ? 1 : 0;
-#pragma unroll 1
-  for (int s = 0; s < kStages; ++s) {
-    const int place = pipe.slot;
-    multiply(same_in_warp(pipe.wait()));
-    if (!N::refills) continue;
-    if (!N::single) {
-      pipe.give_back(place);
-      if (s >= late) pipe.refill();
-    } else { /* what is not refilled nobody gives back: it might reach a CTA that has ended */
-      if (s + N::stages < kStages) pipe.give_back(place);
-      const int refilled = s - late + N::stages;
-      if (s >= late && refilled < kStages) pipe.refill_with(refilled);
-    }
+  if (!N::single) {
+    pipe.give_back(place);
+    if (s >= late) pipe.refill();
+    if (late && s + 1 == kStages) pipe.refill();
+  } else { /* what is not refilled nobody gives back: it might reach a CTA that has ended */
+    if (s + N::stages < kStages) pipe.give_back(place);
+    const int refilled = s - late + N::stages;
+    if (s >= late && refilled < kStages) pipe.refill_with(refilled);
   }
-  if (N::refills && !N::single && late) pipe.refill();
-  allow_next();
 }
 
 /* The sums of `rows` of the tile's rows to `c`. */
@@ -207,24 +200,34 @@ static __device__ __forceinline__ void pipelined_gemm_f32_sums(PipelinedGemmPipe
                 fmaf(__uint_as_float(x.a[i][k]),
                      __uint_as_float(Place::kTurned ? x.b[q][e][k] : x.b[q][k][e]), sum[i][q][e]);
   };
-  const auto multiply = [&](uint32_t stage) {
-    const uint32_t stage_b = stage + N::rows_bytes;
+  /* Behind a block's last four k a load comes that nobody multiplies, where there is no other block
+   * in the stage: a branch in its place would keep the loads together, where all wait for them.
+   * Four parts of k have two steps of a block each, of which it would be half of a third. */
+  constexpr bool kAlways = Place::kParts <= 2;
+#pragma unroll 1
+  for (int s = 0; s < kStages; ++s) {
+    const int place = pipe.slot;
+    const uint32_t stage = same_in_warp(pipe.wait());
+    typename Reader::Operands x[2]; /* one is loaded while the other is multiplied */
+    Reader reader(at, stage, 0);
+    reader.template load<false>(x[0], at, 0);
 #pragma unroll 1
     for (int block = 0; block < kStage; ++block) {
-      const Reader reader(at, block);
-      typename Reader::Operands x[2]; /* one is loaded while the other is multiplied */
-      reader.load(x[0], at, stage, stage_b, at.part);
+      if (!kAlways && block > 0)
+        reader = Reader(at, stage, block), reader.template load<false>(x[0], at, 0);
 #pragma unroll 1
       for (int step = 0; step < kSteps; step += 2) {
-        const int four = step * Place::kParts + at.part;
-        reader.load(x[1], at, stage, stage_b, four + Place::kParts);
+        reader.template load<true>(x[1], at, step);
         add(x[0]);
-        if (step + 2 < kSteps) reader.load(x[0], at, stage, stage_b, four + 2 * Place::kParts);
+        const bool ends = step + 2 == kSteps;
+        if (kAlways && kStage > 1 && ends) reader = Reader(at, stage, min(block + 1, kStage - 1));
+        if (kAlways || !ends) reader.template load<false>(x[0], at, ends ? 0 : step + 2);
         add(x[1]);
       }
     }
-  };
-  pipelined_gemm_read_stages<kStages>(pipe, multiply);
+    pipelined_gemm_has_read<kStages>(pipe, s, place);
+  }
+  allow_next();
   if (N::overlaid > 0) __syncthreads(); /* all have read the last places */
   const auto store =
       [&](bool onto) { /* what another part has left there */
@@ -246,8 +249,7 @@ static __device__ __forceinline__ void pipelined_gemm_f32_sums(PipelinedGemmPipe
 #pragma unroll
                              for (int e = 0; e < 4; ++e)
                                if (at.column(q, e) < S::kColumns) store_shared(to + e * 32, v[e]);
-                           } else if (!Place::kPairs && S::kPitchC % 4 == 0 &&
-                                      S::kColumns % 4 == 0) {
+                           } else if (S::kPitchC % 4 == 0 && S::kColumns % 4 == 0) {
                              const uint32_t words[4] = {
                                  __float_as_uint(v[0]), __float_as_uint(v[1]),
                                  __float_as_uint(v[2]), __float_as_uint(v[3])};

@@ -53,7 +53,7 @@ struct PipelinedGemmTf32B {
       at = first * 128 + (g << 4) + t * 4;
     } else {
       first = sixteen * 16 + g * 2;
-      at = sixteen * (N::stage * 2048) + t * 64 + g * 8;
+      at = sixteen * N::panel + t * 64 + g * 8;
     }
   }
   __device__ __forceinline__ int second() const { return first + (kPairs ? 1 : 8); }
