@@ -216,10 +216,11 @@ Result<Dispatching> dispatch_kernels(const Options& options, const machine::Mach
     TRY(all.dispatch, waves_dispatch(how, in_waves, all.kernels));
     all.dispatch.reason = "waves: every kernel follows the one before it";
   } else if (chooses && device && !device->gpu.empty()) {
-    const auto make = [&](const std::string& policy) {
+    const auto make = [&](const std::string& policy, int streams) {
       if (policy == "waves") return waves_dispatch(how, in_waves, all.kernels);
       schedule::DispatchOptions one = how;
       one.policy = policy, one.search_seconds = 0;
+      if (streams > 0) one.streams = streams;
       return schedule::dispatch(all.dependencies.dag, all.kernels, asked.waves, one);
     };
     TRY_STATUS(choose_by_measurement(options, how, machine, in_waves, make, all));

@@ -51,6 +51,14 @@ struct Start {
 };
 /// What `auto` tries beside all of the machine's room.
 constexpr double kRoom[] = {0, 0.125, 0.5};
+/// Lanes that it tries where a dispatch has more. A driver has a few queues of a GPU for all lanes
+/// of a graph; where lanes are many, their kernels reach the GPU one queue after another.
+constexpr int kFewLanes[] = {8, 16};
+/// A dispatch as its policy has it, with the policy's name, or in fewer lanes.
+struct Policy {
+  std::string name;
+  schedule::Dispatch dispatch;
+};
 /// What a dispatch is called that begins so.
 std::string with_start(const std::string& policy, Start start) {
   return policy + (start.room == 1 ? "" : fmt::format(":{}", start.room)) +
@@ -79,7 +87,7 @@ bool has_priorities(const schedule::Dispatch& dispatch) {
 
 /// A dispatch that has a time, or may get one.
 struct TimedDispatch {
-  std::string name;
+  std::string name, policy;  // with its start, and without
   Start start;
   schedule::Dispatch dispatch;
 };
@@ -87,19 +95,20 @@ double us_of(const KernelProfile& profile, const std::string& name) {
   const auto at = profile.us.find(name);
   return at == profile.us.end() ? INFINITY : at->second;
 }
-/// The policies' own, waves first, and what was measured of them with other starts.
+/// The policies' own, waves first, and what was measured of them in fewer lanes and with other
+/// starts.
 std::vector<TimedDispatch> measured_candidates(const KernelProfile& profile,
-                                               const std::vector<schedule::Dispatch>& policies,
+                                               const std::vector<Policy>& policies,
                                                const std::vector<schedule::Kernel>& kernels,
                                                const machine::Machine& machine) {
   std::vector<TimedDispatch> all;
-  for (const schedule::Dispatch& one : policies)
+  for (const auto& [policy, dispatch] : policies)
     for (const Start start : all_starts()) {
-      const std::string name = with_start(one.policy, start);
-      if (name == one.policy)
-        all.push_back({name, start, one});
+      const std::string name = with_start(policy, start);
+      if (name == dispatch.policy)
+        all.push_back({name, policy, start, dispatch});
       else if (profile.us.count(name) > 0)
-        all.push_back({name, start, started(one, start, kernels, machine)});
+        all.push_back({name, policy, start, started(dispatch, start, kernels, machine)});
     }
   return all;
 }
@@ -145,8 +154,9 @@ Status time_named(const Loaded& in_waves, std::vector<Named> some, const runtime
   return ok_status();
 }
 
-/// The policies' own, and without priorities those that have some.
-Status time_dispatches(const Loaded& in_waves, const std::vector<schedule::Dispatch>& policies,
+/// The policies' own, and without priorities those that have some; what has fewer lanes than its
+/// policy comes later.
+Status time_dispatches(const Loaded& in_waves, const std::vector<Policy>& policies,
                        const std::shared_ptr<const runtime::Executable>& sequential,
                        const std::vector<schedule::Kernel>& kernels,
                        const machine::Machine& machine, const runtime::LoadOptions& load,
@@ -154,33 +164,60 @@ Status time_dispatches(const Loaded& in_waves, const std::vector<schedule::Dispa
   constexpr Start kWithout{.priorities = false};
   std::deque<schedule::Dispatch> without;
   std::vector<Named> some;
-  for (const schedule::Dispatch& one : policies) {
-    some.push_back({one.policy, &one, one.policy == "sequential" ? sequential : nullptr});
-    if (has_priorities(one))
-      some.push_back({with_start(one.policy, kWithout),
-                      &without.emplace_back(started(one, kWithout, kernels, machine))});
+  for (const auto& [policy, dispatch] : policies) {
+    if (policy != dispatch.policy) continue;
+    some.push_back({policy, &dispatch, policy == "sequential" ? sequential : nullptr});
+    if (has_priorities(dispatch))
+      some.push_back({with_start(policy, kWithout),
+                      &without.emplace_back(started(dispatch, kWithout, kernels, machine))});
   }
   return time_named(in_waves, std::move(some), load, inputs, profile);
 }
 
-/// The best of them that has several lanes, beside the same with less room.
-Status time_early_starts(const Loaded& in_waves, const std::vector<schedule::Dispatch>& policies,
-                         const std::vector<schedule::Kernel>& kernels,
-                         const machine::Machine& machine, const runtime::LoadOptions& load,
-                         const std::vector<Tensor>& inputs, KernelProfile& profile) {
-  const std::vector<TimedDispatch> candidates =
-      measured_candidates(profile, policies, kernels, machine);
+/// The one with several lanes that took least.
+const TimedDispatch* best_of_lanes(const KernelProfile& profile,
+                                   const std::vector<TimedDispatch>& candidates) {
   const TimedDispatch* best = nullptr;
   for (const TimedDispatch& one : candidates)
     if (one.dispatch.policy != "waves" && one.dispatch.lanes > 1 &&
         (!best || us_of(profile, one.name) < us_of(profile, best->name)))
       best = &one;
+  return best;
+}
+
+/// The best of them that has several lanes, beside the same in fewer.
+Status time_fewer_lanes(const Loaded& in_waves, const std::vector<Policy>& policies,
+                        const std::vector<schedule::Kernel>& kernels,
+                        const machine::Machine& machine, const runtime::LoadOptions& load,
+                        const std::vector<Tensor>& inputs, KernelProfile& profile) {
+  const std::vector<TimedDispatch> candidates =
+      measured_candidates(profile, policies, kernels, machine);
+  const TimedDispatch* best = best_of_lanes(profile, candidates);
+  if (!best) return ok_status();
+  std::deque<schedule::Dispatch> fewer;
+  std::vector<Named> some = {{best->name, &best->dispatch}};
+  for (const auto& [policy, dispatch] : policies)
+    if (policy != dispatch.policy && dispatch.policy == best->policy)
+      some.push_back({with_start(policy, best->start),
+                      &fewer.emplace_back(started(dispatch, best->start, kernels, machine))});
+  return some.size() > 1 ? time_named(in_waves, std::move(some), load, inputs, profile)
+                         : ok_status();
+}
+
+/// The best of them that has several lanes, beside the same with less room.
+Status time_early_starts(const Loaded& in_waves, const std::vector<Policy>& policies,
+                         const std::vector<schedule::Kernel>& kernels,
+                         const machine::Machine& machine, const runtime::LoadOptions& load,
+                         const std::vector<Tensor>& inputs, KernelProfile& profile) {
+  const std::vector<TimedDispatch> candidates =
+      measured_candidates(profile, policies, kernels, machine);
+  const TimedDispatch* best = best_of_lanes(profile, candidates);
   if (!best || !in_waves.executable->device()->overlaps) return ok_status();
   std::deque<schedule::Dispatch> by_room;
   std::vector<Named> some = {{best->name, &best->dispatch}};
   for (const double room : kRoom) {
     const Start start{room, best->start.priorities};
-    some.push_back({with_start(best->dispatch.policy, start),
+    some.push_back({with_start(best->policy, start),
                     &by_room.emplace_back(started(best->dispatch, start, kernels, machine))});
   }
   return time_named(in_waves, std::move(some), load, inputs, profile);
@@ -193,7 +230,7 @@ std::optional<TimedDispatch> found_before(const Dispatching& all,
                                           const KernelProfile& profile) {
   const FoundDispatch& found = profile.found;
   if (found.order.empty()) return std::nullopt;
-  TimedDispatch before{.name = "search"};
+  TimedDispatch before{.name = "search", .policy = "search"};
   for (const Start start : all_starts())
     if (const std::string name = with_start("search", start); profile.us.count(name) > 0)
       before.name = name, before.start = start;
@@ -244,7 +281,7 @@ Result<std::optional<TimedDispatch>> search_by_measurement(
   TRY(const auto before, dispatched(in_waves, best.dispatch, load));
   std::vector<Timed> timed{{before.get()}, {leading.get()}};
   TRY_STATUS(time_in_turns(timed, inputs));
-  TimedDispatch found{with_start("search", from.start), from.start,
+  TimedDispatch found{with_start("search", from.start), "search", from.start,
                       started(std::move(searched.dispatch), from.start, all.kernels, machine)};
   profile.us[best.name] = timed[0].us, profile.us[found.name] = timed[1].us;
   if (timed[1].us >= machine::thresholds::kWorthLeaving * timed[0].us)
@@ -273,7 +310,7 @@ Status choose_by_measurement(const Options& options, const schedule::DispatchOpt
       TRY(load.device_weights, runtime::DeviceWeights::create(load.gpu));
     }
     inputs = verify::generate_inputs(in_waves.made.graph, options.verification.seed);
-    TRY(const schedule::Dispatch one_lane, make("sequential"));
+    TRY(const schedule::Dispatch one_lane, make("sequential", 0));
     TRY(sequential, dispatched(in_waves, one_lane, load));
     TRY(profile.nanos, measure_kernels(*sequential, inputs));
   }
@@ -281,22 +318,29 @@ Status choose_by_measurement(const Options& options, const schedule::DispatchOpt
     if (kernel >= 0 && static_cast<size_t>(kernel) < all.kernels.size())
       all.kernels[static_cast<size_t>(kernel)].demand.nanos = nanos;
 
-  std::vector<schedule::Dispatch> dispatches;
+  std::vector<Policy> policies;
   for (const char* policy : schedule::kPolicies) {
-    TRY(schedule::Dispatch one, make(policy));
-    dispatches.push_back(std::move(one));
+    TRY(schedule::Dispatch one, make(policy, 0));
+    const int lanes = one.policy == "waves" || how.streams > 0 ? 0 : one.lanes;
+    policies.push_back({policy, std::move(one)});
+    for (const int few : kFewLanes) {
+      if (few >= lanes) break;
+      TRY(schedule::Dispatch in_few, make(policy, few));
+      policies.push_back({fmt::format("{}:{}-lanes", policy, few), std::move(in_few)});
+    }
   }
   if (!known) {
-    TRY_STATUS(time_dispatches(in_waves, dispatches, sequential, all.kernels, machine, load, inputs,
+    TRY_STATUS(time_dispatches(in_waves, policies, sequential, all.kernels, machine, load, inputs,
                                profile));
+    TRY_STATUS(time_fewer_lanes(in_waves, policies, all.kernels, machine, load, inputs, profile));
     if (how.rules.early)
       TRY_STATUS(
-          time_early_starts(in_waves, dispatches, all.kernels, machine, load, inputs, profile));
+          time_early_starts(in_waves, policies, all.kernels, machine, load, inputs, profile));
     profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
   }
 
   const std::vector<TimedDispatch> candidates =
-      measured_candidates(profile, dispatches, all.kernels, machine);
+      measured_candidates(profile, policies, all.kernels, machine);
   const TimedDispatch& best = best_candidate(profile, candidates);
   std::string times;
   for (const TimedDispatch& each : candidates)

@@ -24,11 +24,14 @@ Result<std::shared_ptr<const runtime::Executable>> dispatched(const Loaded& in_w
                                                               const schedule::Dispatch& dispatch,
                                                               const runtime::LoadOptions& load);
 
-/// By the policy's name, from the durations that the kernels have in Dispatching::kernels.
-using MakeDispatch = std::function<Result<schedule::Dispatch>(const std::string& policy)>;
+/// By the policy's name, from the durations that the kernels have in Dispatching::kernels, in at
+/// most `streams` lanes; 0: in as many as are wished.
+using MakeDispatch =
+    std::function<Result<schedule::Dispatch>(const std::string& policy, int streams)>;
 
 /// `auto` where there is a GPU: kernels are timed by their stamps, candidates are made from these
-/// durations and timed in turns; then the best of those with lanes, by which kernels start early.
+/// durations and timed in turns; then the best of those with lanes in fewer of them, and by which
+/// kernels start early.
 /// What was measured before, of the same program on the same GPU, is not measured again. Sets
 /// `all.dispatch`, `all.profile`, and the durations of `all.kernels`. Errors: those of loading;
 /// kDevice.
