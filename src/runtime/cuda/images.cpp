@@ -52,29 +52,20 @@ std::string timeless(const std::string& log) {
 /// Whether a function's text is a program's own, and not a hand-written block's.
 bool is_generated(const KernelReport& function) { return function.name.starts_with("obk_"); }
 
-/// A hand-written function whose operands would lie in local memory, many times slower than in
-/// registers; nothing where there is none. A generated body may spill: report_kernels reports it. A
-/// called function may save registers of its caller, eight bytes each stored and loaded, once a
-/// tile: up to 64 of them.
-const KernelReport* spilled(const std::vector<KernelReport>& kernels) {
+/// Whether a hand-written function's operands may lie in local memory, many times slower than in
+/// registers. A called one may save registers of its caller, eight bytes each stored and loaded,
+/// once a tile: up to 64 of them say nothing.
+bool is_spilled(const KernelReport& function) {
   constexpr int64_t kSaved = 512;
-  const auto found = std::ranges::find_if(kernels, [](const KernelReport& kernel) {
-    return !is_generated(kernel) && kernel.spill_bytes > kSaved;
-  });
-  return found == kernels.end() ? nullptr : &*found;
+  return !is_generated(function) && function.spill_bytes > kSaved;
 }
 
 /// Errors where the assembler reports what means a broken kernel.
-Status judge(const Program& program, const Image& image) {
-  const auto broken = [](std::string message, std::string node) {
-    return Error{Code::kBuild, "runtime", std::move(message), std::move(node),
-                 "this is a defect of Obelisk; please report it with the model"};
-  };
+Status judge(const Image& image) {
   if (const Serialised slow = serialised(image.log); slow.any)
-    return broken("the assembler serialised matrix instructions: " + slow.first, "");
-  if (const KernelReport* kernel = spilled(image.kernels))
-    return broken(fmt::format("{} spills {} bytes of registers", kernel->name, kernel->spill_bytes),
-                  program.name);
+    return Error{Code::kBuild, "runtime",
+                 "the assembler serialised matrix instructions: " + slow.first, "",
+                 "this is a defect of Obelisk; please report it with the model"};
   for (const KernelReport& kernel : image.kernels)
     if (kernel.spill_bytes > 0)
       LOG(kInfo, "runtime", "{} spills {} bytes of registers", kernel.name, kernel.spill_bytes);
@@ -129,8 +120,8 @@ Result<Cubin> compile_unspilled(const Program& program, const std::string& text,
                                 const std::vector<std::string>& defines, int part) {
   TRY(Cubin cubin, compile_quickly(program, text, architecture, defines, part));
   const std::vector<KernelReport> kernels = read_assembler_log(timeless(cubin.log));
-  const KernelReport* kernel = spilled(kernels);
-  if (!kernel) return cubin;
+  const auto kernel = std::ranges::find_if(kernels, is_spilled);
+  if (kernel == kernels.end()) return cubin;
   LOG(kInfo, "runtime", "{} would spill {} bytes of registers; fewer operands come at once",
       kernel->name, kernel->spill_bytes);
   std::vector<std::string> few = defines;
@@ -159,7 +150,7 @@ Result<Image> build_part(const Program& program, const std::string& architecture
       if (Status published = cache->put(kept, to_entry(*image)); !published.ok())
         LOG(kWarning, "runtime", "not cached: {}", published.error().text());
   }
-  TRY_STATUS(judge(program, *image));
+  TRY_STATUS(judge(*image));
   return image;
 }
 
@@ -171,7 +162,7 @@ void report_kernels(const Program& program, const std::vector<Image>& images,
     const codegen::BodyText* body = body_of(program, function.name);
     return function.name + (body ? fmt::format(" ('{}')", body->label) : "");
   };
-  std::vector<KernelReport> called;  // generated functions that spill
+  std::vector<KernelReport> called;  // functions that spill
   for (const Image& image : images) {
     report.cubin_bytes += static_cast<int64_t>(image.bytes.size());
     for (KernelReport kernel : image.kernels) {
@@ -180,7 +171,7 @@ void report_kernels(const Program& program, const std::vector<Image>& images,
         if (kernel_name(launch.body) == kernel.name)
           dynamic = std::max<int64_t>(dynamic, launch.shared), ++kernel.launches;
       kernel.smem_bytes += dynamic;
-      if (is_generated(kernel) && kernel.spill_bytes > 0) {
+      if (is_spilled(kernel) || (is_generated(kernel) && kernel.spill_bytes > 0)) {
         if (kernel.registers > 0)
           report.warnings.push_back(fmt::format("{} spills registers: {} bytes stored and loaded",
                                                 named(kernel), kernel.spill_bytes));
