@@ -497,8 +497,8 @@ class Session:
             for granularity in ("op", "stitch", "mono"):
                 if granularity not in self.options.granularity.split(","):
                     continue
-                graph = granularity != "mono"  # one kernel has waves alone, or opara's classes
-                some = [d for d in self.options.dispatches.split(",") if graph or d in ("waves", "opara")]
+                graph = granularity != "mono"  # one kernel is measured in each, auto is waves
+                some = [d for d in self.options.dispatches.split(",") if graph or d != "auto"]
                 if not some:
                     continue
                 kinds = [("--dispatch", ",".join(some))]

@@ -55,6 +55,17 @@ bool wants_dispatch(const Options& options) {
          options.explain.count("dispatch") > 0;
 }
 
+/// What a dispatch means where there is one kernel.
+machine::Placement placement_of(const Options& options) {
+  using machine::Placement;
+  const std::string& policy = options.dispatch.policy;
+  if (policy == "sequential") return Placement::kSequential;
+  if (policy == "nimble") return Placement::kLanes;
+  if (policy == "critical") return Placement::kCritical;
+  const bool by_class = options.disabled.count("dispatch_classes") == 0;
+  return policy == "opara" && by_class ? Placement::kClasses : Placement::kWaves;
+}
+
 /// The strategies that are compiled for: one, or where a GPU's granularity is left open one of
 /// each.
 std::vector<machine::Strategy> strategies_for(const machine::Machine& machine,
@@ -69,8 +80,7 @@ std::vector<machine::Strategy> strategies_for(const machine::Machine& machine,
                                .dataflow = options.disabled.count("dataflow") == 0,
                                .batch_invariant = options.batch_invariant,
                                .tall_gemm = options.disabled.count("tall_gemm") == 0,
-                               .classes_apart = options.dispatch.policy == "opara" &&
-                                                options.disabled.count("dispatch_classes") == 0,
+                               .placement = placement_of(options),
                                .tf32 = options.passes.precision == passes::Precision::kTf32}));
   return strategies;
 }

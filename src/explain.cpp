@@ -181,13 +181,18 @@ std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
     out +=
         fmt::format("work {} {}: wave {}, ", w, called(graph.node(group.nodes.front())), work.wave);
     std::vector<std::string> waits;
+    int earliest = 0;
     for (int before : group.after) {
       const int other = work_of[static_cast<size_t>(before)];
-      if (other >= 0 && tasks.works[static_cast<size_t>(other)].wave == work.wave - 1)
-        waits.push_back(fmt::format("work {}", other));
+      if (other < 0) continue;
+      const int wave = tasks.works[static_cast<size_t>(other)].wave;
+      earliest = std::max(earliest, wave + 1);
+      if (wave == work.wave - 1) waits.push_back(fmt::format("work {}", other));
     }
-    out += waits.empty() ? "the first in which its operands are there"
-                         : "right after what it reads of " + listed(waits);
+    out += !waits.empty() ? "right after what it reads of " + listed(waits)
+           : work.wave == earliest
+               ? "the first in which its operands are there"
+               : fmt::format("put off, its operands are there from wave {} on", earliest);
     if (group.kind != stitch::GroupKind::kCustom)
       out += fmt::format("; {} x {} cut into tiles of {} x {}", work.nest.row_count(),
                          work.nest.column_count(), work.tile_rows, work.tile_columns);

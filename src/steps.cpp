@@ -111,16 +111,14 @@ Status check_names(const Options& options) {
   TRY_STATUS(schedule::check_options(dispatch));
   const bool on_cpu = options.target == "cpu";
   const bool plain = dispatch.launch_order.empty() && dispatch.streams == 0 &&
-                     dispatch.search_seconds == 0 && options.dispatch_from.empty(),
-             of_one_kernel = dispatch.policy == "waves" || dispatch.policy == "opara" ||
-                             dispatch.policy == "auto";
-  if (!on_cpu && options.granularity == Granularity::kMono && !(plain && of_one_kernel))
+                     dispatch.search_seconds == 0 && options.dispatch_from.empty();
+  if (!on_cpu && options.granularity == Granularity::kMono && !plain)
     return Error{
         Code::kUsage, "compile",
-        fmt::format("the dispatch {}{} orders the kernels of a graph; granularity mono has "
-                    "one kernel, and the dispatches waves, opara and auto",
-                    dispatch.policy, plain ? "" : " with lanes or an order of its own"),
-        "", "--granularity op or stitch, or --dispatch alone with one of the three"};
+        fmt::format("the dispatch {} with lanes or an order of its own orders the kernels of a "
+                    "graph; granularity mono has one kernel, and a dispatch without them",
+                    dispatch.policy),
+        "", "--granularity op or stitch, or --dispatch alone"};
   if (!options.dispatch_from.empty() && !options.granularity && !on_cpu)
     return Error{Code::kUsage, "compile", "a dispatch that was written is of one granularity", "",
                  "--granularity op or stitch"};

@@ -29,6 +29,16 @@ enum class Sync : uint8_t {
   kDataflow,  // values carry their own readiness (schedule/dataflow.h)
 };
 
+/// How one kernel lays works side by side that do not depend on each other. Tasks and their tiles
+/// stay what they are, but that works of a wave are cut for shares of the SMs.
+enum class Placement : uint8_t {
+  kWaves,       // a work runs as early as it may; tasks go to the SM that is free first
+  kSequential,  // a wave for each work
+  kLanes,       // each work of a wave has SMs of its own, as a lane has (Nimble)
+  kClasses,     // works of a wave that compute and works that move memory have disjoint SMs (Opara)
+  kCritical,    // works that have time run in the wave that they lengthen least
+};
+
 struct Strategy {
   Granularity granularity = Granularity::kThreads;
   Sync sync = Sync::kBarrier;
@@ -40,9 +50,8 @@ struct Strategy {
   Bytes min_grid_bytes{0};
   bool batch_invariant =
       false;  // no choice that changes the order of a sum looks at how many rows there are
-  bool tall_gemm = true;       // pipelined GEMMs may have tiles of more than 64 rows
-  bool classes_apart = false;  // in one kernel, works of a wave that compute and works that move
-                               // memory run on disjoint SMs, whatever these do meanwhile
+  bool tall_gemm = true;                    // pipelined GEMMs may have tiles of more than 64 rows
+  Placement placement = Placement::kWaves;  // of one kernel
   bool tf32 = false;  // GEMMs, convolutions and attention of f32 multiply numbers rounded to tf32
                       // where a tile computes them
 

@@ -1,6 +1,7 @@
 #include "schedule/assign_tasks.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -88,28 +89,40 @@ void share_out(const Plan& plan, const TaskGraph& tasks, std::vector<Item> items
   }
 }
 
-/// Lists in which no worker has tasks of both classes; none where that would take much longer than
-/// `mixed`, or does not apply.
+/// Lists in which no worker has tasks of works that do not share workers; none where that would
+/// take much longer than `mixed`, or does not apply.
 std::optional<Lists> apart(const Plan& plan, const Assignment& how, const TaskGraph& tasks,
                            const std::vector<Item>& items, int turn, double mixed) {
-  std::vector<Item> compute, memory;
-  double of_compute = 0, of_memory = 0;
+  struct Part {
+    std::vector<Item> items;
+    double nanos = 0;
+  };
+  std::map<int, Part> by_number;
+  double all = 0;
   for (const Item& item : items) {
     if (plan.groups[tasks.works[item.task.work].group].block.gang > 0) return {};
-    const bool computes = how.classes[item.task.work] == KernelClass::kCompute;
-    (computes ? compute : memory).push_back(item);
-    (computes ? of_compute : of_memory) += item.nanos;
+    Part& part = by_number[how.sharing[item.task.work]];
+    part.items.push_back(item), part.nanos += item.nanos, all += item.nanos;
   }
-  if (compute.empty() || memory.empty()) return {};
-  const int step = how.in_pairs ? 2 : 1;
-  const int middle = static_cast<int>(how.workers * of_compute / (of_compute + of_memory));
+  if (by_number.size() < 2) return {};
   std::optional<Lists> best;
-  for (int wide = middle / step * step; wide <= middle + step; wide += step) {
-    if (wide <= 0 || wide >= how.workers) continue;
+  // Where one part ends and the next begins is rounded down, or up.
+  const int step = how.in_pairs ? 2 : 1;
+  for (const int up : {0, step}) {
     Lists lists(how.workers);
-    share_out(plan, tasks, compute, turn, wide, lists);
-    share_out(plan, tasks, memory, turn + wide, how.workers - wide, lists);
-    if (lists.longest() <= (best ? best->longest() : mixed * machine::thresholds::kLongerApart))
+    double before = 0;
+    int first = 0;
+    size_t left = by_number.size();
+    for (const auto& [number, part] : by_number) {
+      before += part.nanos;
+      const int share = static_cast<int>(how.workers * before / all) / step * step + up;
+      const int end = --left > 0 ? share : how.workers;
+      if (end <= first || (left > 0 && end >= how.workers)) break;
+      share_out(plan, tasks, part.items, turn + first, end - first, lists);
+      first = end;
+    }
+    if (left == 0 &&
+        lists.longest() <= (best ? best->longest() : mixed * machine::thresholds::kLongerApart))
       best = std::move(lists);
   }
   return best;
@@ -128,9 +141,9 @@ void assign_tasks(const Plan& plan, const Assignment& how, TaskGraph& tasks) {
     const std::vector<Item> items = tasks_of(plan, tasks, works, how.in_pairs);
     Lists lists(workers);
     share_out(plan, tasks, items, turn, workers, lists);
-    if (!how.classes.empty())
-      if (auto by_class = apart(plan, how, tasks, items, turn, lists.longest()))
-        lists = std::move(*by_class);
+    if (!how.sharing.empty())
+      if (auto disjoint = apart(plan, how, tasks, items, turn, lists.longest()))
+        lists = std::move(*disjoint);
     turn = (turn + static_cast<int>(items.size())) % workers;
     if (how.in_pairs) turn = turn / 2 * 2;
     for (int sm = 0; sm < workers; ++sm) {

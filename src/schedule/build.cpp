@@ -20,15 +20,16 @@ int64_t TaskGraph::task_count() const {
 
 namespace {
 
-/// By work, of one kernel on a GPU; else empty.
-std::vector<KernelClass> classes_of(const Graph& graph, const Plan& plan, const TaskGraph& tasks,
-                                    const machine::Machine& machine,
-                                    const machine::Strategy& strategy) {
-  std::vector<KernelClass> classes;
-  if (!strategy.one_kernel() || !strategy.classes_apart) return classes;
-  for (const Work& work : tasks.works)
-    classes.push_back(class_of(graph, plan.groups[work.group], machine).kind);
-  return classes;
+/// By work: which works of a wave share workers. Empty: all do.
+std::vector<int> sharing_of(const Graph& graph, const Plan& plan, const TaskGraph& tasks,
+                            const machine::Machine& machine, machine::Placement placement) {
+  std::vector<int> sharing;
+  if (placement == machine::Placement::kLanes)
+    for (size_t w = 0; w < tasks.works.size(); ++w) sharing.push_back(static_cast<int>(w));
+  if (placement == machine::Placement::kClasses)
+    for (const Work& work : tasks.works)
+      sharing.push_back(static_cast<int>(class_of(graph, plan.groups[work.group], machine).kind));
+  return sharing;
 }
 
 void predict(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
@@ -49,9 +50,12 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
     if (plan.groups[g].kind != GroupKind::kCustom) work.nest = fold_domain(plan, plan.groups[g]);
     tasks.works.push_back(std::move(work));
   }
-  assign_waves(plan, tasks);
+  const machine::Placement placement = strategy.placement;
+  const bool one_by_one = placement == machine::Placement::kSequential;
+  assign_waves(plan, one_by_one, tasks);
   assign_buffers(graph, plan, tasks);
-  if (place_copies(plan, all, tasks)) {
+  const auto place = placement == machine::Placement::kCritical ? place_all : place_copies;
+  if (!one_by_one && place(plan, all, tasks)) {
     tasks.buffers.clear(), tasks.weights.clear();
     for (Work& work : tasks.works) work.buffers.clear();
     assign_buffers(graph, plan, tasks);
@@ -75,7 +79,7 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
   assign_tasks(plan,
                {.workers = machine.sms,
                 .in_pairs = strategy.one_kernel(),
-                .classes = classes_of(graph, plan, tasks, machine, strategy)},
+                .sharing = sharing_of(graph, plan, tasks, machine, placement)},
                tasks);
   predict(plan, all, tasks);
   return tasks;

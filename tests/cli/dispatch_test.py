@@ -222,7 +222,7 @@ def test_explain_dispatch(obelisk, model, compiled):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "nimble"), "the dispatch nimble orders the kernels of a graph"),
+        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "nimble", "--launch-order", "critical"), "the dispatch nimble with lanes or an order of its own"),
         (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "opara", "--streams", "2"), "the dispatch opara with lanes or an order of its own"),
         (("--target", "cpu", "--dispatch", "waves", "--streams", "2"), "neither lanes nor an order"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "best"), "--dispatch"),
@@ -323,13 +323,16 @@ def test_bench_takes_several_dispatches_in_turn(obelisk, gpu, model):  # noqa: F
     assert len({one["launches"] for one in answer["granularities"][:3]}) == 1
 
 
-def test_one_kernel_has_waves_and_opara(obelisk, gpu, model):  # noqa: F811
+def test_one_kernel_has_every_dispatch(obelisk, gpu, model):  # noqa: F811
     words = ("--target", "cuda", "--granularity", "mono", "--verify", "off", "--seconds", "0.02", "--json")
-    answer = obelisk("bench", model, *words, "--dispatch", "waves,nimble,opara", code=0).json
+    answer = obelisk("bench", model, *words, "--dispatch", "waves,sequential,nimble,opara,critical,auto", code=0).json
     told = [(one["granularity"], one.get("dispatch"), one["launches"], one.get("same_bits")) for one in answer["granularities"]]
-    assert told == [("mono", "waves", 1, True), ("mono", "opara", 1, True)]
-    alone = obelisk("bench", model, *words, "--dispatch", "nimble,critical", code=0).json
-    assert alone["granularity"] == "mono" and alone["launches"] == 1
+    assert told == [("mono", policy, 1, True) for policy in ("waves", "sequential", "nimble", "opara", "critical")]
+    tables = {
+        policy: obelisk("compile", model, *words[:4], "--dispatch", policy, "--to", "schedule", code=0).out
+        for policy in ("waves", "sequential", "nimble", "opara", "critical", "auto")
+    }
+    assert tables["auto"] == tables["waves"] and tables["sequential"] != tables["waves"]
 
 
 def test_bench_launches_each_order_as_if_it_were_compiled_alone(obelisk, gpu, model, monkeypatch):  # noqa: F811
@@ -458,6 +461,23 @@ def test_auto_tries_lanes_without_priorities(obelisk, gpu, model, tmp_path):  # 
     as_if_measured(tmp_path / "cache", {"opara": 40})
     assert explained(obelisk(*words, code=0)).startswith("chosen: opara, measured before (us): ")
     assert len({kernel["priority"] for kernel in json.loads((tmp_path / "out" / "dispatch.json").read_text())}) > 1
+
+
+def test_auto_tries_fewer_lanes(obelisk, gpu, tmp_path):  # noqa: F811
+    branches = range(2, 22)
+    wide = "".join(f"  %{k}: f16[64,128] = MatMul(%0, %1)\n  %{k + 20}: f16[64,128] = MatMul(%{k}, %1)\n" for k in branches)
+    outs = "".join(f'  out %{k + 20} "y{k}"\n' for k in branches)
+    (tmp_path / "wide.ir").write_text(f'graph "wide" {{\n  in %0 "x": f16[64,128]\n  in %1 "w": f16[128,128]\n{wide}{outs}}}\n')
+    words = ("compile", "wide.ir", *AUTO, "--disable", "dispatch_priorities")
+    tried = tried_by_auto(explained(obelisk(*words, code=0)))
+    fewer = {name for name in tried if "-lanes" in name}
+    policy = min(fewer).split(":")[0]
+    assert policy in LANES and {name.split(":")[1] for name in fewer} == {"8-lanes", "16-lanes"} and all(name.startswith(policy) for name in fewer)
+    as_if_measured(tmp_path / "cache", {name: 50 if name == f"{policy}:8-lanes" else 90 for name in [*tried, f"{policy}:8-lanes"]})
+    assert explained(obelisk(*words, code=0)).startswith(f"chosen: {policy}:8-lanes, measured before (us): ")
+    kernels = json.loads((tmp_path / "out" / "dispatch.json").read_text())
+    assert len({kernel["lane"] for kernel in kernels}) == 8
+    assert "-lanes" not in explained(obelisk(*words, "--streams", "12", code=0))
 
 
 def test_a_search_finds_what_takes_less_and_is_kept(obelisk, gpu, model, tmp_path, monkeypatch):  # noqa: F811

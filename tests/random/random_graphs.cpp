@@ -96,7 +96,8 @@ struct Spent {
 };
 Spent spent;
 
-/// A program, or why there is none. `seed`: which passes are left out, where some are.
+/// A program, or why there is none. `seed`: which passes are left out, where some are; of one
+/// kernel which dispatch it has.
 std::string program_of(const graph::Graph& graph, uint64_t seed, const Config& config,
                        std::shared_ptr<const runtime::Program>& program) {
   try {
@@ -107,6 +108,8 @@ std::string program_of(const graph::Graph& graph, uint64_t seed, const Config& c
     if (config.granularity)
       options.target = "sm_90a", options.granularity = config.granularity,
       options.to = config.runs ? "assemble" : "schedule";
+    if (config.granularity == machine::Granularity::kMono)
+      options.dispatch.policy = schedule::kPolicies[seed % std::size(schedule::kPolicies)];
     if (config.runs) options.disabled = {"dataflow"};  // which the twin does not run
     graph::Random random(seed);
     for (const passes::Pass& pass : passes::table())

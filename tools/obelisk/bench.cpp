@@ -348,10 +348,9 @@ Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source&
   for (const std::string& granularity : items_of(flags.granularity)) {
     const bool is_graph = granularity == "op" || granularity == "stitch" || machine.target == "cpu";
     auto some = dispatches;
-    if (!is_graph && dispatches.size() > 1) {  // one kernel has two
+    if (!is_graph && dispatches.size() > 1) {  // one kernel has no order of launches
       std::erase_if(some, [&](const auto& one) {
-        return granularity != "mono" || !one.second.empty() ||
-               (one.first != "waves" && one.first != "opara");
+        return granularity != "mono" || !one.second.empty() || one.first == "auto";
       });
       if (some.empty()) some = {{"waves", ""}};
     }

@@ -1,6 +1,7 @@
 // Which worker runs which task.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "schedule/schedule.h"
@@ -18,9 +19,9 @@ struct Block {
   TaskGraph tasks;
 
   Block(int64_t size, int64_t channels, const std::vector<int64_t>& branches,
-        bool classes_apart = false)
+        machine::Placement placement = machine::Placement::kWaves)
       : strategy(strategy_for(
-            device, {.granularity = machine::Granularity::kMono, .classes_apart = classes_apart})) {
+            device, {.granularity = machine::Granularity::kMono, .placement = placement})) {
     const auto x = graph.add_input("x", {DType::f16, {1, channels, size, size}});
     for (const int64_t each : branches) {
       const auto w = graph.add_constant(Tensor::allocate({DType::f16, {each, channels, 1, 1}}));
@@ -69,7 +70,8 @@ TEST(AssignTasks, ClassesOfAWaveRunOnDisjointWorkers) {
        std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>{
            {35, 192, {64, 48, 64}}, {28, 256, {128, 32, 128}}, {8, 1280, {320, 384, 448}}}) {
     SCOPED_TRACE(fmt::format("{} x {} x {}", channels, size, size));
-    const Block apart(size, channels, branches, true), mixed(size, channels, branches);
+    const Block apart(size, channels, branches, machine::Placement::kClasses),
+        mixed(size, channels, branches);
     EXPECT_LE(static_cast<double>(apart.longest()),
               static_cast<double>(mixed.longest()) * machine::thresholds::kLongerApart);
     EXPECT_EQ(apart.tasks.task_count(), mixed.tasks.task_count());
@@ -78,6 +80,71 @@ TEST(AssignTasks, ClassesOfAWaveRunOnDisjointWorkers) {
     ++changed;
   }
   EXPECT_GT(changed, 0);
+}
+
+// Of lanes each work of a wave has workers of its own.
+TEST(AssignTasks, LanesOfAWaveRunOnDisjointWorkers) {
+  int apart = 0;
+  for (const int64_t size : {28, 35, 56}) {
+    SCOPED_TRACE(size);
+    const Block lanes(size, 192, {64, 48, 64}, machine::Placement::kLanes),
+        mixed(size, 192, {64, 48, 64});
+    EXPECT_LE(static_cast<double>(lanes.longest()),
+              static_cast<double>(mixed.longest()) * machine::thresholds::kLongerApart);
+    EXPECT_EQ(lanes.tasks.task_count(), mixed.tasks.task_count());
+    size_t most = 0;
+    for (const auto& list : lanes.tasks.lists) {
+      std::set<uint32_t> works;
+      for (const ObkTask& task : list) works.insert(task.work);
+      most = std::max(most, works.size());
+    }
+    apart += most == 1;
+  }
+  EXPECT_GT(apart, 0);
+}
+
+// One after another, each work has a wave of its own and all workers.
+TEST(AssignTasks, SequentialWorksHaveAWaveEach) {
+  const Block one_by_one(28, 256, {128, 32, 128}, machine::Placement::kSequential);
+  EXPECT_EQ(one_by_one.tasks.waves, 4);
+  for (size_t w = 0; w < one_by_one.tasks.works.size(); ++w)
+    EXPECT_EQ(one_by_one.tasks.works[w].wave, static_cast<int>(w));
+}
+
+// A branch of one convolution beside one of three: it runs where it lengthens a wave least, not
+// beside the convolutions that fill the first.
+TEST(AssignWaves, WorksThatHaveTimeRunWhereTheyLengthenLeast) {
+  const machine::Machine device = *machine::gpu("sm_90a", 132);
+  std::map<machine::Placement, int> wave, waves;  // of the short branch; of all
+  for (const auto placement : {machine::Placement::kWaves, machine::Placement::kCritical}) {
+    graph::Graph graph;
+    const auto conv = [&](graph::ValueId x, int64_t channels) {
+      const Type& type = graph.type(x);
+      const auto w =
+          graph.add_constant(Tensor::allocate({DType::f16, {channels, type.shape[1], 1, 1}}));
+      return graph.must_add(graph::Op::Conv, {x, w});
+    };
+    const auto x = graph.add_input("x", {DType::f16, {1, 512, 56, 56}});
+    const auto wide = conv(x, 1024), narrow = conv(wide, 32);
+    graph.mark_output(conv(narrow, 64), "long");
+    const auto alone = conv(x, 768);
+    graph.mark_output(alone, "short");
+    const machine::Strategy strategy =
+        strategy_for(device, {.granularity = machine::Granularity::kMono, .placement = placement});
+    const stitch::Plan plan = stitch::plan(graph, device, strategy);
+    const TaskGraph tasks = build(graph, plan, device, strategy);
+    const Status sound = validate(graph, plan, tasks);
+    ASSERT_TRUE(sound.ok()) << sound.error().text();
+    waves[placement] = tasks.waves;
+    for (const Work& work : tasks.works)
+      if (work.nest.row_count() * work.nest.column_count() == 768 * 56 * 56)
+        wave[placement] = work.wave;
+  }
+  EXPECT_EQ(waves[machine::Placement::kWaves], 3);
+  EXPECT_EQ(waves[machine::Placement::kCritical], 3);
+  ASSERT_EQ(wave.size(), 2u);
+  EXPECT_EQ(wave[machine::Placement::kWaves], 0);
+  EXPECT_GT(wave[machine::Placement::kCritical], 0);
 }
 
 // Works of a wave are cut for shares of the workers (choose_tiles.h), longest first: what moves

@@ -78,7 +78,9 @@ TEST(RandomSchedules, PassTheValidator) {
       const int form = static_cast<int>(random() % 3);
       const auto granularity =
           form == 0 ? machine::Granularity::kStitch : machine::Granularity::kMono;
-      strategy = strategy_for(*device, {.granularity = granularity, .dataflow = form == 2});
+      const auto placement = static_cast<machine::Placement>(random() % 5);
+      strategy = strategy_for(
+          *device, {.granularity = granularity, .dataflow = form == 2, .placement = placement});
     }
     stitch::Options options;
     options.stitch = random() % 4 != 0, options.tiles = random() % 4 != 0;
