@@ -29,8 +29,8 @@ enum class Sync : uint8_t {
   kDataflow,  // values carry their own readiness (schedule/dataflow.h)
 };
 
-/// How one kernel lays works side by side that do not depend on each other. Tasks and their tiles
-/// stay what they are, but that works of a wave are cut for shares of the SMs.
+/// How one kernel lays works side by side that do not depend on each other. Works of a wave are cut
+/// for shares of the SMs.
 enum class Placement : uint8_t {
   kWaves,       // a work runs as early as it may; tasks go to the SM that is free first
   kSequential,  // a wave for each work

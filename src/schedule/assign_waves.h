@@ -15,8 +15,9 @@ void assign_waves(const stitch::Plan& plan, bool one_by_one, TaskGraph& tasks);
 /// otherwise.
 bool place_copies(const stitch::Plan& plan, const Cutting& cut, TaskGraph& tasks);
 
-/// The same of all works: one that no chain of the longest ones holds fast goes to the wave before
-/// its readers that it lengthens least, last works first. No chain becomes longer.
+/// The same of all works, not only of copies: each that is not on a longest chain may run in any
+/// wave between its operands and its readers, and goes to the one that it lengthens least; works
+/// are placed from the last to the first. There are no more waves than before.
 bool place_all(const stitch::Plan& plan, const Cutting& cut, TaskGraph& tasks);
 
 }  // namespace obelisk::schedule

@@ -54,15 +54,19 @@
  *   rows_bytes, stage_bytes       of a stage's rows, behind which its weights lie; of a place.
  *                                 A warpgroup multiplies 64 rows: of those beyond the tile's it
  *                                 reads what lies there, and nobody reads their sums
- *   panel                         bytes from a stage's panel of weights in f32 to the next; of
- * exact f32 64 more than it has, so that both lie in other banks stage, tile_stages, stages blocks
- * of 64 k in a stage; stages of a CTA's part of k; places row, block                    where A
- * begins in the map, in rows and in blocks of 64 k row_step, block_step          from matrix to
- * matrix of a batch boxes                         copies of a block of 64 k of B by its map; 0:
- * packed weights. bytes are then those of all tiles, last_bytes, tile_bytes and weights_step
- * nothing block_k                       k of a block, 128 bytes of a row: 64, of f32 32 k_rows rows
- * of B in memory are those of k, else those of its columns b_row, b_column               where B
- * begins in its map, in elements b_row_step, b_column_step     from matrix to matrix of a batch
+ *   panel                         bytes from one of a stage's panels of f32 weights to the next:
+ *                                 what it has, for CUDA cores 64 more, so that two of them lie in
+ *                                 different banks
+ *   stage, tile_stages, stages    blocks of 64 k in a stage; stages of a CTA's part of k; places
+ *   row, block                    where A begins in the map, in rows and in blocks of 64 k
+ *   row_step, block_step          from matrix to matrix of a batch
+ *   boxes                         copies of a block of 64 k of B by its map; 0: packed weights.
+ *                                 bytes are then those of all tiles, last_bytes, tile_bytes and
+ *                                 weights_step nothing
+ *   block_k                       k of a block, 128 bytes of a row: 64, of f32 32
+ *   k_rows                        rows of B in memory are those of k, else those of its columns
+ *   b_row, b_column               where B begins in its map, in elements
+ *   b_row_step, b_column_step     from matrix to matrix of a batch
  *   single                        CTAs have one tile each
  *   refills                       some places are loaded more than once
  *   overlaid, scratch_bytes       bytes of the sums that lie on the last places, which are free by

@@ -200,9 +200,11 @@ static __device__ __forceinline__ void pipelined_gemm_f32_sums(PipelinedGemmPipe
                 fmaf(__uint_as_float(x.a[i][k]),
                      __uint_as_float(Place::kTurned ? x.b[q][e][k] : x.b[q][k][e]), sum[i][q][e]);
   };
-  /* Behind a block's last four k a load comes that nobody multiplies, where there is no other block
-   * in the stage: a branch in its place would keep the loads together, where all wait for them.
-   * Four parts of k have two steps of a block each, of which it would be half of a third. */
+  /* The load behind a block's last step is issued whether or not another block follows in the
+   * stage: a branch in its place keeps the assembler from interleaving loads and multiply-adds.
+   * Where four groups of warps share out k, a block is a single iteration, and such loads cost more
+   * than that.
+   */
   constexpr bool kAlways = Place::kParts <= 2;
 #pragma unroll 1
   for (int s = 0; s < kStages; ++s) {
