@@ -497,10 +497,8 @@ class Session:
             for granularity in ("op", "stitch", "mono"):
                 if granularity not in self.options.granularity.split(","):
                     continue
-                graph = granularity != "mono"  # one kernel is measured in each, auto is waves
-                some = [d for d in self.options.dispatches.split(",") if graph or d != "auto"]
-                if not some:
-                    continue
+                graph = granularity != "mono"
+                some = self.options.dispatches.split(",")
                 kinds = [("--dispatch", ",".join(some))]
                 if self.options.orders and graph:
                     orders = ",".join(f"random:{seed}" for seed in range(1, self.options.orders + 1))

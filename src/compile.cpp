@@ -62,6 +62,7 @@ machine::Placement placement_of(const Options& options) {
   if (policy == "sequential") return Placement::kSequential;
   if (policy == "nimble") return Placement::kLanes;
   if (policy == "critical") return Placement::kCritical;
+  if (policy == "auto") return Placement::kQuicker;
   const bool by_class = options.disabled.count("dispatch_classes") == 0;
   return policy == "opara" && by_class ? Placement::kClasses : Placement::kWaves;
 }

@@ -175,6 +175,11 @@ std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
       "by one, {} between waves of the longest path; one costs about {} ns\n",
       tasks.works.size(), tasks.waves, device.sms, one_by_one, std::max(tasks.waves - 1, 0),
       device.barrier.count());
+  if (tasks.compared)
+    out += fmt::format(
+        "predicted: {:.1f} us with works as early as they may run, {:.1f} us with "
+        "those that have time put off\n",
+        tasks.compared->early / 1000, tasks.compared->put_off / 1000);
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const schedule::Work& work = tasks.works[w];
     const stitch::Group& group = plan.groups[static_cast<size_t>(work.group)];

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <numeric>
+
 #include "schedule/assign_buffers.h"
 #include "schedule/assign_tasks.h"
 #include "schedule/assign_waves.h"
@@ -39,8 +42,44 @@ void predict(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
 
 }  // namespace
 
+namespace {
+
+/// What the lists are predicted to take: of each wave the worker that is busy longest, and a
+/// barrier. Tables without barriers are compared by the same.
+double list_nanos(const TaskGraph& tasks, const machine::Machine& machine) {
+  std::vector<double> longest(tasks.waves, 0);
+  for (const std::vector<ObkTask>& list : tasks.lists) {
+    std::vector<double> busy(tasks.waves, 0);
+    for (const ObkTask& task : list)
+      busy[task.wave] += static_cast<double>(task.nanos) + machine.costs.task;
+    for (int wave = 0; wave < tasks.waves; ++wave)
+      longest[wave] = std::max(longest[wave], busy[wave]);
+  }
+  return std::accumulate(longest.begin(), longest.end(), 0.0) +
+         static_cast<double>(tasks.waves) * static_cast<double>(machine.barrier.count());
+}
+
+/// The quicker by prediction; lists of works as early as they may run, unless it is worth it.
+TaskGraph quicker(const Graph& graph, const Plan& plan, const machine::Machine& machine,
+                  machine::Strategy strategy) {
+  strategy.placement = machine::Placement::kWaves;
+  TaskGraph early = build(graph, plan, machine, strategy);
+  strategy.placement = machine::Placement::kCritical;
+  TaskGraph put_off = build(graph, plan, machine, strategy);
+  const ComparedLists compared{list_nanos(early, machine), list_nanos(put_off, machine)};
+  const bool worth = put_off.dataflow == early.dataflow &&
+                     compared.put_off < machine::thresholds::kWorthLeaving * compared.early;
+  TaskGraph& chosen = worth ? put_off : early;
+  chosen.compared = compared;
+  return std::move(chosen);
+}
+
+}  // namespace
+
 TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& machine,
                 const machine::Strategy& strategy) {
+  if (strategy.placement == machine::Placement::kQuicker)
+    return quicker(graph, plan, machine, strategy);
   const Cutting all{machine, strategy, kernels::tile_library(machine), {machine.sms}};
   TaskGraph tasks;
   tasks.scratchpad = machine.scratchpad;

@@ -207,6 +207,12 @@ int64_t tile_span(const stitch::Group& group, const Work& work);
 /// Tasks of its tiles.
 int64_t count_tasks(const stitch::Group& group, const Work& work);
 
+/// What lists are predicted to take, in nanoseconds: with works as early as they may run, and with
+/// those that have time in waves that they lengthen least.
+struct ComparedLists {
+  double early = 0, put_off = 0;
+};
+
 struct TaskGraph {
   std::vector<Buffer> buffers;
   std::vector<Tensor> weights;  // what kWeight buffers hold
@@ -217,7 +223,8 @@ struct TaskGraph {
   Bytes arena_one_by_one;  // if works ran one after another; of place_by_order, else none
   Bytes scratchpad;        // of a worker; what it was cut for
   bool dataflow = false;   // no barrier: workers wait for values (schedule/dataflow.h)
-  Bytes copies;            // of a worker's scratchpad memory, for its copies of values
+  std::optional<ComparedLists> compared;  // of machine::Placement::kQuicker
+  Bytes copies;  // of a worker's scratchpad memory, for its copies of values
   int64_t task_count() const;
 };
 

@@ -327,12 +327,15 @@ def test_one_kernel_has_every_dispatch(obelisk, gpu, model):  # noqa: F811
     words = ("--target", "cuda", "--granularity", "mono", "--verify", "off", "--seconds", "0.02", "--json")
     answer = obelisk("bench", model, *words, "--dispatch", "waves,sequential,nimble,opara,critical,auto", code=0).json
     told = [(one["granularity"], one.get("dispatch"), one["launches"], one.get("same_bits")) for one in answer["granularities"]]
-    assert told == [("mono", policy, 1, True) for policy in ("waves", "sequential", "nimble", "opara", "critical")]
+    assert told == [("mono", policy, 1, True) for policy in ("waves", "sequential", "nimble", "opara", "critical", "auto")]
     tables = {
         policy: obelisk("compile", model, *words[:4], "--dispatch", policy, "--to", "schedule", code=0).out
         for policy in ("waves", "sequential", "nimble", "opara", "critical", "auto")
     }
-    assert tables["auto"] == tables["waves"] and tables["sequential"] != tables["waves"]
+    assert tables["auto"] in (tables["waves"], tables["critical"]) and tables["sequential"] != tables["waves"]
+    said = obelisk("compile", model, *words[:4], "--dispatch", "auto", "--to", "schedule", "--explain", "schedule", code=0).out
+    early, put_off = (float(us) for us in re.search(r"predicted: ([\d.]+) us with works as early as they may run, ([\d.]+) us with", said).groups())
+    assert (tables["auto"] != tables["waves"]) <= (put_off < early)
 
 
 def test_bench_launches_each_order_as_if_it_were_compiled_alone(obelisk, gpu, model, monkeypatch):  # noqa: F811

@@ -349,9 +349,8 @@ Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source&
     const bool is_graph = granularity == "op" || granularity == "stitch" || machine.target == "cpu";
     auto some = dispatches;
     if (!is_graph && dispatches.size() > 1) {  // one kernel has no order of launches
-      std::erase_if(some, [&](const auto& one) {
-        return granularity != "mono" || !one.second.empty() || one.first == "auto";
-      });
+      std::erase_if(some,
+                    [&](const auto& one) { return granularity != "mono" || !one.second.empty(); });
       if (some.empty()) some = {{"waves", ""}};
     }
     for (const auto& [policy, order] : some) {

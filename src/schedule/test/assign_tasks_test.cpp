@@ -111,12 +111,13 @@ TEST(AssignTasks, SequentialWorksHaveAWaveEach) {
     EXPECT_EQ(one_by_one.tasks.works[w].wave, static_cast<int>(w));
 }
 
-// A branch of one convolution beside one of three: it runs where it lengthens a wave least, not
-// beside the convolutions that fill the first.
+// Branches of one convolution beside one of three: they run where they lengthen a wave least, not
+// all in the first.
 TEST(AssignWaves, WorksThatHaveTimeRunWhereTheyLengthenLeast) {
   const machine::Machine device = *machine::gpu("sm_90a", 132);
-  std::map<machine::Placement, int> wave, waves;  // of the short branch; of all
-  for (const auto placement : {machine::Placement::kWaves, machine::Placement::kCritical}) {
+  std::map<machine::Placement, int> wave, waves;  // of all works, added; how many
+  for (const auto placement :
+       {machine::Placement::kWaves, machine::Placement::kCritical, machine::Placement::kQuicker}) {
     graph::Graph graph;
     const auto conv = [&](graph::ValueId x, int64_t channels) {
       const Type& type = graph.type(x);
@@ -124,11 +125,10 @@ TEST(AssignWaves, WorksThatHaveTimeRunWhereTheyLengthenLeast) {
           graph.add_constant(Tensor::allocate({DType::f16, {channels, type.shape[1], 1, 1}}));
       return graph.must_add(graph::Op::Conv, {x, w});
     };
-    const auto x = graph.add_input("x", {DType::f16, {1, 512, 56, 56}});
-    const auto wide = conv(x, 1024), narrow = conv(wide, 32);
-    graph.mark_output(conv(narrow, 64), "long");
-    const auto alone = conv(x, 768);
-    graph.mark_output(alone, "short");
+    const auto x = graph.add_input("x", {DType::f16, {1, 512, 14, 14}});
+    graph.mark_output(conv(conv(conv(x, 256), 256), 256), "long");
+    for (const char* name : {"short a", "short b", "short c"})
+      graph.mark_output(conv(x, 256), name);
     const machine::Strategy strategy =
         strategy_for(device, {.granularity = machine::Granularity::kMono, .placement = placement});
     const stitch::Plan plan = stitch::plan(graph, device, strategy);
@@ -136,15 +136,28 @@ TEST(AssignWaves, WorksThatHaveTimeRunWhereTheyLengthenLeast) {
     const Status sound = validate(graph, plan, tasks);
     ASSERT_TRUE(sound.ok()) << sound.error().text();
     waves[placement] = tasks.waves;
-    for (const Work& work : tasks.works)
-      if (work.nest.row_count() * work.nest.column_count() == 768 * 56 * 56)
-        wave[placement] = work.wave;
+    EXPECT_EQ(tasks.compared.has_value(), placement == machine::Placement::kQuicker);
+    if (tasks.compared) {
+      EXPECT_LT(tasks.compared->put_off, tasks.compared->early);
+    }
+    for (const Work& work : tasks.works) wave[placement] += work.wave;
   }
   EXPECT_EQ(waves[machine::Placement::kWaves], 3);
   EXPECT_EQ(waves[machine::Placement::kCritical], 3);
-  ASSERT_EQ(wave.size(), 2u);
-  EXPECT_EQ(wave[machine::Placement::kWaves], 0);
-  EXPECT_GT(wave[machine::Placement::kCritical], 0);
+  ASSERT_EQ(wave.size(), 3u);
+  EXPECT_EQ(wave[machine::Placement::kWaves], 1 + 2);  // of the long branch
+  EXPECT_GT(wave[machine::Placement::kCritical], 1 + 2);
+  EXPECT_EQ(wave[machine::Placement::kQuicker], wave[machine::Placement::kCritical]);
+}
+
+// Where nothing can be put off, works stay as early as they may run.
+TEST(AssignWaves, WhatGainsNothingIsNotPutOff) {
+  const Block block(28, 256, {128, 32, 128}, machine::Placement::kQuicker),
+      early(28, 256, {128, 32, 128});
+  ASSERT_TRUE(block.tasks.compared.has_value());
+  EXPECT_EQ(block.tasks.compared->early, block.tasks.compared->put_off);
+  for (size_t w = 0; w < early.tasks.works.size(); ++w)
+    EXPECT_EQ(block.tasks.works[w].wave, early.tasks.works[w].wave);
 }
 
 // Works of a wave are cut for shares of the workers (choose_tiles.h), longest first: what moves

@@ -78,7 +78,7 @@ TEST(RandomSchedules, PassTheValidator) {
       const int form = static_cast<int>(random() % 3);
       const auto granularity =
           form == 0 ? machine::Granularity::kStitch : machine::Granularity::kMono;
-      const auto placement = static_cast<machine::Placement>(random() % 5);
+      const auto placement = static_cast<machine::Placement>(random() % 6);
       strategy = strategy_for(
           *device, {.granularity = granularity, .dataflow = form == 2, .placement = placement});
     }
