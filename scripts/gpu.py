@@ -497,10 +497,8 @@ class Session:
             for granularity in ("op", "stitch", "mono"):
                 if granularity not in self.options.granularity.split(","):
                     continue
-                graph = granularity != "mono"
-                some = self.options.dispatches.split(",")
-                kinds = [("--dispatch", ",".join(some))]
-                if self.options.orders and graph:
+                kinds = [("--dispatch", self.options.dispatches)]
+                if self.options.orders and granularity != "mono":
                     orders = ",".join(f"random:{seed}" for seed in range(1, self.options.orders + 1))
                     kinds.append(("--dispatch", "waves,opara", "--launch-order", orders))
                 row = {"model": name, "granularity": granularity, "precision": self.precisions[name],

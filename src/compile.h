@@ -59,8 +59,8 @@ struct Options {
   bool check_tables =
       false;  // a shadow run of every table (schedule/shadow_run.h), beside what is always checked
   /// Of a graph of kernels, or of works on a CPU: their order and lanes (sms and priorities follow
-  /// from the machine). No policy: `auto` on a CPU, and where the program is loaded on its GPU, so
-  /// that it is measured, else `waves`.
+  /// from the machine); of one kernel the policy alone, as machine::Placement. No policy: `auto` on
+  /// a CPU, and where the program is loaded on its GPU, so that it is measured, else `waves`.
   schedule::DispatchOptions dispatch{.policy = ""};
   std::vector<schedule::Dispatched> dispatch_from;  // the same, given: by position
   bool orders_kernels() const {

@@ -178,7 +178,7 @@ std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
   if (tasks.compared)
     out += fmt::format(
         "predicted: {:.1f} us with works as early as they may run, {:.1f} us with "
-        "those that have time put off\n",
+        "those with slack put off\n",
         tasks.compared->early / 1000, tasks.compared->put_off / 1000);
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const schedule::Work& work = tasks.works[w];

@@ -4,6 +4,7 @@
 
 #include "machine/costs_cuda.h"
 #include "machine/machine.h"
+#include "schedule/assign_tasks.h"
 #include "time_in_turns.h"
 
 namespace obelisk::compiler {
@@ -33,17 +34,10 @@ double phase_us(const runtime::Program& program) {
 }
 
 double predicted_us(const runtime::Program& program) {
-  // [wave][SM]
-  std::vector<std::vector<double>> busy(program.waves,
-                                        std::vector<double>(program.lists.size(), 0));
-  for (size_t sm = 0; sm < program.lists.size(); ++sm)
-    for (const ObkTask& task : program.lists[sm])
-      busy[task.wave][sm] += program.works[task.work].task_nanos;
-  const double phase = phase_us(program) * 1e3;
-  double nanos = 0;
-  for (const std::vector<double>& wave : busy)
-    nanos += phase + *std::max_element(wave.begin(), wave.end());
-  return nanos / 1e3;
+  const double busy = schedule::busiest_nanos(
+      program.lists, program.waves,
+      [&](const ObkTask& task) { return program.works[task.work].task_nanos; });
+  return busy / 1e3 + program.waves * phase_us(program);
 }
 
 std::string Choice::text() const {

@@ -54,7 +54,7 @@ constexpr double kRoom[] = {0, 0.125, 0.5};
 /// Lanes that it tries where a dispatch has more. A driver has a few queues of a GPU for all lanes
 /// of a graph; where lanes are many, their kernels reach the GPU one queue after another.
 constexpr int kFewLanes[] = {8, 16};
-/// A dispatch as its policy has it, with the policy's name, or in fewer lanes.
+/// A policy's dispatch by the policy's name, or the same in fewer lanes by a name of its own.
 struct Policy {
   std::string name;
   schedule::Dispatch dispatch;
@@ -185,42 +185,48 @@ const TimedDispatch* best_of_lanes(const KernelProfile& profile,
   return best;
 }
 
-/// The best of them that has several lanes, beside the same in fewer.
-Status time_fewer_lanes(const Loaded& in_waves, const std::vector<Policy>& policies,
-                        const std::vector<schedule::Kernel>& kernels,
-                        const machine::Machine& machine, const runtime::LoadOptions& load,
-                        const std::vector<Tensor>& inputs, KernelProfile& profile) {
-  const std::vector<TimedDispatch> candidates =
-      measured_candidates(profile, policies, kernels, machine);
+/// Made of another dispatch, to be timed beside it.
+struct Other {
+  std::string name;
+  schedule::Dispatch dispatch;
+};
+/// The best of the candidates that has several lanes, beside what is made of it.
+Status time_beside_best(const Loaded& in_waves, const std::vector<TimedDispatch>& candidates,
+                        const std::function<std::vector<Other>(const TimedDispatch&)>& others_of,
+                        const runtime::LoadOptions& load, const std::vector<Tensor>& inputs,
+                        KernelProfile& profile) {
   const TimedDispatch* best = best_of_lanes(profile, candidates);
   if (!best) return ok_status();
-  std::deque<schedule::Dispatch> fewer;
+  const std::vector<Other> others = others_of(*best);
+  if (others.empty()) return ok_status();
   std::vector<Named> some = {{best->name, &best->dispatch}};
-  for (const auto& [policy, dispatch] : policies)
-    if (policy != dispatch.policy && dispatch.policy == best->policy)
-      some.push_back({with_start(policy, best->start),
-                      &fewer.emplace_back(started(dispatch, best->start, kernels, machine))});
-  return some.size() > 1 ? time_named(in_waves, std::move(some), load, inputs, profile)
-                         : ok_status();
+  for (const Other& each : others) some.push_back({each.name, &each.dispatch});
+  return time_named(in_waves, std::move(some), load, inputs, profile);
 }
 
-/// The best of them that has several lanes, beside the same with less room.
-Status time_early_starts(const Loaded& in_waves, const std::vector<Policy>& policies,
-                         const std::vector<schedule::Kernel>& kernels,
-                         const machine::Machine& machine, const runtime::LoadOptions& load,
-                         const std::vector<Tensor>& inputs, KernelProfile& profile) {
-  const std::vector<TimedDispatch> candidates =
-      measured_candidates(profile, policies, kernels, machine);
-  const TimedDispatch* best = best_of_lanes(profile, candidates);
-  if (!best || !in_waves.executable->device()->overlaps) return ok_status();
-  std::deque<schedule::Dispatch> by_room;
-  std::vector<Named> some = {{best->name, &best->dispatch}};
+/// The same in fewer lanes.
+std::vector<Other> in_fewer_lanes(const TimedDispatch& best, const std::vector<Policy>& policies,
+                                  const std::vector<schedule::Kernel>& kernels,
+                                  const machine::Machine& machine) {
+  std::vector<Other> others;
+  for (const auto& [policy, dispatch] : policies)
+    if (policy != dispatch.policy && dispatch.policy == best.policy)
+      others.push_back(
+          {with_start(policy, best.start), started(dispatch, best.start, kernels, machine)});
+  return others;
+}
+
+/// The same with less room for kernels that wait.
+std::vector<Other> with_less_room(const TimedDispatch& best,
+                                  const std::vector<schedule::Kernel>& kernels,
+                                  const machine::Machine& machine) {
+  std::vector<Other> others;
   for (const double room : kRoom) {
-    const Start start{room, best->start.priorities};
-    some.push_back({with_start(best->policy, start),
-                    &by_room.emplace_back(started(best->dispatch, start, kernels, machine))});
+    const Start start{room, best.start.priorities};
+    others.push_back(
+        {with_start(best.policy, start), started(best.dispatch, start, kernels, machine)});
   }
-  return time_named(in_waves, std::move(some), load, inputs, profile);
+  return others;
 }
 
 /// The dispatch that a search found before; nothing where none is kept or it does not fit.
@@ -332,10 +338,20 @@ Status choose_by_measurement(const Options& options, const schedule::DispatchOpt
   if (!known) {
     TRY_STATUS(time_dispatches(in_waves, policies, sequential, all.kernels, machine, load, inputs,
                                profile));
-    TRY_STATUS(time_fewer_lanes(in_waves, policies, all.kernels, machine, load, inputs, profile));
-    if (how.rules.early)
-      TRY_STATUS(
-          time_early_starts(in_waves, policies, all.kernels, machine, load, inputs, profile));
+    const auto measured = [&] {
+      return measured_candidates(profile, policies, all.kernels, machine);
+    };
+    TRY_STATUS(time_beside_best(
+        in_waves, measured(),
+        [&](const TimedDispatch& best) {
+          return in_fewer_lanes(best, policies, all.kernels, machine);
+        },
+        load, inputs, profile));
+    if (how.rules.early && in_waves.executable->device()->overlaps)
+      TRY_STATUS(time_beside_best(
+          in_waves, measured(),
+          [&](const TimedDispatch& best) { return with_less_room(best, all.kernels, machine); },
+          load, inputs, profile));
     profiles.keep(key, *in_waves.executable->device(), all.kernels, profile);
   }
 

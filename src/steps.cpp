@@ -115,10 +115,11 @@ Status check_names(const Options& options) {
   if (!on_cpu && options.granularity == Granularity::kMono && !plain)
     return Error{
         Code::kUsage, "compile",
-        fmt::format("the dispatch {} with lanes or an order of its own orders the kernels of a "
-                    "graph; granularity mono has one kernel, and a dispatch without them",
-                    dispatch.policy),
-        "", "--granularity op or stitch, or --dispatch alone"};
+        fmt::format(
+            "--streams, --launch-order, --search-seconds and --dispatch-from order the "
+            "kernels of a graph; granularity mono has one kernel, whose dispatch is {} alone",
+            dispatch.policy),
+        "", "--granularity op or stitch, or --dispatch without them"};
   if (!options.dispatch_from.empty() && !options.granularity && !on_cpu)
     return Error{Code::kUsage, "compile", "a dispatch that was written is of one granularity", "",
                  "--granularity op or stitch"};

@@ -36,7 +36,7 @@ enum class Placement : uint8_t {
   kSequential,  // a wave for each work
   kLanes,       // each work of a wave has SMs of its own, as a lane has (Nimble)
   kClasses,     // works of a wave that compute and works that move memory have disjoint SMs (Opara)
-  kCritical,    // works that have time run in the wave that they lengthen least
+  kCritical,    // works with slack run in the wave that they lengthen least
   kQuicker,     // kCritical where that is predicted to take less than kWaves, else kWaves
 };
 

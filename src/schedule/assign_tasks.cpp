@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -154,6 +155,17 @@ void assign_tasks(const Plan& plan, const Assignment& how, TaskGraph& tasks) {
       tasks.lists[sm].insert(tasks.lists[sm].end(), lists.of[sm].begin(), lists.of[sm].end());
     }
   }
+}
+
+double busiest_nanos(const std::vector<std::vector<ObkTask>>& lists, int waves,
+                     const std::function<double(const ObkTask&)>& nanos_of) {
+  std::vector<double> longest(waves, 0);
+  for (const std::vector<ObkTask>& list : lists) {
+    std::vector<double> busy(waves, 0);
+    for (const ObkTask& task : list) busy[task.wave] += nanos_of(task);
+    for (int wave = 0; wave < waves; ++wave) longest[wave] = std::max(longest[wave], busy[wave]);
+  }
+  return std::accumulate(longest.begin(), longest.end(), 0.0);
 }
 
 }  // namespace obelisk::schedule

@@ -1,6 +1,8 @@
 /// schedule/assign_tasks.h — which worker runs which task, and in which order.
 #pragma once
 
+#include <functional>
+
 #include "schedule/task_graph.h"
 
 namespace obelisk::schedule {
@@ -22,5 +24,9 @@ struct Assignment {
 /// Assigns the tasks of each wave to workers: longest first, to the worker that is free first;
 /// lists keep the order of works.
 void assign_tasks(const stitch::Plan& plan, const Assignment& how, TaskGraph& tasks);
+
+/// Of each wave what the worker takes that is busy longest, added up; a task takes `nanos_of` it.
+double busiest_nanos(const std::vector<std::vector<ObkTask>>& lists, int waves,
+                     const std::function<double(const ObkTask&)>& nanos_of);
 
 }  // namespace obelisk::schedule

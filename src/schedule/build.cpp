@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <numeric>
-
 #include "schedule/assign_buffers.h"
 #include "schedule/assign_tasks.h"
 #include "schedule/assign_waves.h"
@@ -47,15 +44,10 @@ namespace {
 /// What the lists are predicted to take: of each wave the worker that is busy longest, and a
 /// barrier. Tables without barriers are compared by the same.
 double list_nanos(const TaskGraph& tasks, const machine::Machine& machine) {
-  std::vector<double> longest(tasks.waves, 0);
-  for (const std::vector<ObkTask>& list : tasks.lists) {
-    std::vector<double> busy(tasks.waves, 0);
-    for (const ObkTask& task : list)
-      busy[task.wave] += static_cast<double>(task.nanos) + machine.costs.task;
-    for (int wave = 0; wave < tasks.waves; ++wave)
-      longest[wave] = std::max(longest[wave], busy[wave]);
-  }
-  return std::accumulate(longest.begin(), longest.end(), 0.0) +
+  return busiest_nanos(tasks.lists, tasks.waves,
+                       [&](const ObkTask& task) {
+                         return static_cast<double>(task.nanos) + machine.costs.task;
+                       }) +
          static_cast<double>(tasks.waves) * static_cast<double>(machine.barrier.count());
 }
 

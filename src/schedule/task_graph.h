@@ -208,7 +208,7 @@ int64_t tile_span(const stitch::Group& group, const Work& work);
 int64_t count_tasks(const stitch::Group& group, const Work& work);
 
 /// What lists are predicted to take, in nanoseconds: with works as early as they may run, and with
-/// those that have time in waves that they lengthen least.
+/// those with slack in waves that they lengthen least.
 struct ComparedLists {
   double early = 0, put_off = 0;
 };

@@ -222,8 +222,8 @@ def test_explain_dispatch(obelisk, model, compiled):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "nimble", "--launch-order", "critical"), "the dispatch nimble with lanes or an order of its own"),
-        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "opara", "--streams", "2"), "the dispatch opara with lanes or an order of its own"),
+        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "nimble", "--launch-order", "critical"), "whose dispatch is nimble alone"),
+        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "opara", "--streams", "2"), "whose dispatch is opara alone"),
         (("--target", "cpu", "--dispatch", "waves", "--streams", "2"), "neither lanes nor an order"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "best"), "--dispatch"),
         (("--target", "sm_90a", "--granularity", "op", "--dispatch", "opara", "--launch-order", "random"), "there is no launch order 'random'"),
@@ -332,10 +332,10 @@ def test_one_kernel_has_every_dispatch(obelisk, gpu, model):  # noqa: F811
         policy: obelisk("compile", model, *words[:4], "--dispatch", policy, "--to", "schedule", code=0).out
         for policy in ("waves", "sequential", "nimble", "opara", "critical", "auto")
     }
-    assert tables["auto"] in (tables["waves"], tables["critical"]) and tables["sequential"] != tables["waves"]
+    assert tables["auto"] == tables["critical"] != tables["waves"] != tables["sequential"]
     said = obelisk("compile", model, *words[:4], "--dispatch", "auto", "--to", "schedule", "--explain", "schedule", code=0).out
     early, put_off = (float(us) for us in re.search(r"predicted: ([\d.]+) us with works as early as they may run, ([\d.]+) us with", said).groups())
-    assert (tables["auto"] != tables["waves"]) <= (put_off < early)
+    assert put_off < 0.98 * early
 
 
 def test_bench_launches_each_order_as_if_it_were_compiled_alone(obelisk, gpu, model, monkeypatch):  # noqa: F811
