@@ -52,6 +52,7 @@ PARTS = ("tests", "models", "run", "bench", "peers", "auto", "profile", "launche
 OF_DISPATCH = ("ablation", "priorities", "profiler")
 QUICK = ("eager", "graph", "copy")  # ways of PyTorch that share a process: nothing is compiled
 XLA_JOBS = 3  # sides of XLA at once: one compiles, with all cores, the others load
+ORDERS_BYTES = 40 << 30  # of workspaces of launch orders that are timed in turn by one process
 TESTS = ("gpu_test", "gpu_blocks_test", "batch_test", "instances_test", "api_test")
 A_RUN = re.compile(r"a run: (\d+) kernels, (\d+) copies, (\d+) fills")  # of tensors.py --count
 TENSORS = """graph "tensors" {
@@ -498,9 +499,6 @@ class Session:
                 if granularity not in self.options.granularity.split(","):
                     continue
                 kinds = [("--dispatch", self.options.dispatches)]
-                if self.options.orders and granularity != "mono":
-                    orders = ",".join(f"random:{seed}" for seed in range(1, self.options.orders + 1))
-                    kinds.append(("--dispatch", "waves,opara", "--launch-order", orders))
                 row = {"model": name, "granularity": granularity, "precision": self.precisions[name],
                        "device_us": {}}
                 for words in kinds:
@@ -521,6 +519,12 @@ class Session:
                             row["device_us"][one["dispatch"]] = one["device_us"]["median"]
                             row.setdefault("arena_bytes", {})[one["dispatch"]] = one["workspace_bytes"]
                             row["launches"] = one["launches"]
+                    if words is kinds[0] and row["device_us"] and self.options.orders and granularity != "mono":
+                        at_once = max(1, ORDERS_BYTES // max(1, *row["arena_bytes"].values()))
+                        seeds = [f"random:{seed}" for seed in range(1, self.options.orders + 1)]
+                        for first in range(0, len(seeds), at_once):
+                            kinds.append(("--dispatch", "waves,opara", "--launch-order",
+                                          ",".join(seeds[first:first + at_once])))
                 if row["device_us"]:
                     rows.append(row)
                     say(f"dispatch {name:20} {granularity:7} {row['launches']:4} kernels: "

@@ -36,7 +36,7 @@ constexpr int kDeviceRounds = 4;  // the sides in turn
 // Device times of a side: as many as --seconds allow, each of which takes 5 ms at most where a run
 // takes less.
 constexpr double kDeviceSeconds = 5e-3;
-constexpr int kFewestDeviceTimes = 20, kMostDeviceTimes = 100;
+constexpr int kFewestDeviceTimes = 8, kMostDeviceTimes = 100;
 constexpr size_t kFewRuns = 5;  // nothing can be said of fewer
 
 double seconds_since(Clock::time_point start) {
