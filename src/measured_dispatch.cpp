@@ -53,7 +53,7 @@ struct Start {
 constexpr double kRoom[] = {0, 0.125, 0.5};
 /// Lanes that it tries where a dispatch has more. A driver has a few queues of a GPU for all lanes
 /// of a graph; where lanes are many, their kernels reach the GPU one queue after another.
-constexpr int kFewLanes[] = {8, 16};
+constexpr int kFewLanes[] = {8, 12, 16};
 /// A policy's dispatch by the policy's name, or the same in fewer lanes by a name of its own.
 struct Policy {
   std::string name;

@@ -9,6 +9,7 @@
 #include "passes/fold_norms.h"
 #include "passes/pad_channels.h"
 #include "passes/patch_products.h"
+#include "passes/split_batches.h"
 #include "passes/split_products.h"
 #include "passes/split_reductions.h"
 
@@ -27,6 +28,7 @@ struct OfTiles {
   ReductionParts reduction_parts;  // split_reductions
   SplitK split_k;                  // split_products
   StaysWhole product_stays_whole;  // split_products
+  FirstOfBatch first_of_batch;     // split_batches
   bool batch_invariant = false;    // split_products
 };
 

@@ -63,7 +63,8 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
   };
   const bool statistics = tiles.gives_statistics != nullptr, whole = tiles.takes_whole != nullptr,
              patches = tiles.streams_patches != nullptr, pads = tiles.wanted_channels != nullptr;
-  const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr;
+  const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr,
+             batches = tiles.first_of_batch != nullptr;
   return {
       {"fold_norms", "a norm before a product with constant weights goes through it",
        asking(statistics,
@@ -104,6 +105,12 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
                                       tiles.batch_invariant);
               }),
        !products},
+      {"split_batches", "a batch of products is split where its last round of tiles is small",
+       asking(batches,
+              [tiles](graph::Graph graph, Remarks*) {
+                return split_batches(std::move(graph), tiles.first_of_batch);
+              }),
+       !batches},
   };
 }
 

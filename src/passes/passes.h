@@ -36,6 +36,7 @@
 #include "passes/simplify_algebra.h"
 #include "passes/sink_transposes.h"
 #include "passes/slice_pools.h"
+#include "passes/split_batches.h"
 #include "passes/split_products.h"
 #include "passes/split_reductions.h"
 #include "passes/spread_uniform_weights.h"

@@ -22,7 +22,7 @@ Status Context::run_together_on(std::span<const SharedRun>, void*) {
   return Error{Code::kUnsupported, "runtime", "a program on the CPU has no streams", "",
                "run_together() without a stream"};
 }
-Result<std::vector<double>> Context::device_us(int) {
+Result<std::vector<double>> Context::device_us(int, Launches) {
   return Error{Code::kUnsupported, "runtime", "a program on the CPU has no device time", "",
                "bench with --target cuda"};
 }

@@ -157,6 +157,10 @@ struct GiveWay {
   std::function<void()> work;
 };
 
+/// How runs that are timed follow each other: each as soon as the host has launched it; or all of a
+/// row are launched before the GPU begins, as behind other work.
+enum class Launches { kInARow, kQueued };
+
 /// Of Context::set_urgency().
 inline constexpr int kMostUrgent = 2;
 
@@ -211,7 +215,8 @@ class Context {
   virtual Result<std::byte*> output_memory(size_t output);
   /// Device microseconds of a run with the last run's pointers, `count` of them, each the mean of
   /// up to ten in a row, so that the host's latency is hidden: of fewer where these take 5 ms.
-  virtual Result<std::vector<double>> device_us(int count);
+  /// kQueued on a driver that cannot hold a stream is kInARow.
+  virtual Result<std::vector<double>> device_us(int count, Launches launches = Launches::kInARow);
   /// Whether memory is a GPU's, of the GPU that this context runs on. Errors: kDevice.
   virtual Result<bool> on_device(const void* pointer) const;
   /// When each task of one run ran.

@@ -1,6 +1,7 @@
 #include "schedule/choose_tiles.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "schedule/schedule.h"
@@ -133,13 +134,30 @@ bool two_share_a_worker(const Plan& plan, const Cutting& cut, const Work& work) 
           (group.kind == GroupKind::kConv && group.conv.depthwise));
 }
 
+/// What a work takes in rounds of so many workers, or gangs of them.
+double rounds_nanos(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, const Work& work,
+                    int workers) {
+  const double all = nanos_of(plan, cut, tasks, work);
+  const auto count = static_cast<double>(count_tasks(plan.groups[work.group], work));
+  const int64_t parts = work.pipelined() ? work.pipelined()->parts : 1;
+  const auto at_once = static_cast<double>(machine::gangs_at_once(workers, parts));
+  return count == 0 ? 0 : all / count * std::ceil(count / at_once);
+}
+
 /// Works of a wave are cut again, each for its share of the workers, so that together they fill
-/// them once.
+/// them once; not where each fills them alone, and one after the other takes less.
 void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
                    const std::vector<size_t>& wave) {
+  constexpr double kWorthTurns = 0.95;
   if (wave.size() < 2) return;
   std::vector<double> nanos;
-  for (size_t w : wave) nanos.push_back(nanos_of(plan, cut, tasks, tasks.works[w]));
+  std::vector<Work> alone;
+  double in_turn = 0, together = 0;
+  for (size_t w : wave) {
+    const Work& work = alone.emplace_back(tasks.works[w]);
+    nanos.push_back(nanos_of(plan, cut, tasks, work));
+    in_turn += rounds_nanos(plan, cut, tasks, work, cut.workers.count);
+  }
   const double all = std::accumulate(nanos.begin(), nanos.end(), 0.0);
   for (size_t k = 0; k < wave.size(); ++k) {
     Work& work = tasks.works[wave[k]];
@@ -148,7 +166,10 @@ void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
         std::clamp(static_cast<int>(tasks_of_worker * cut.workers.count * nanos[k] / all), 1,
                    cut.workers.count)};
     cut_work(plan, cut.within(share), tasks, work, slower_than_roof(plan.groups[work.group], cut));
+    together = std::max(together, rounds_nanos(plan, cut, tasks, work, share.count));
   }
+  if (in_turn >= kWorthTurns * together) return;
+  for (size_t k = 0; k < wave.size(); ++k) tasks.works[wave[k]] = std::move(alone[k]);
 }
 
 /// Whether a kernel of its own is a grid of rectangles whose operands fit its parameter, and

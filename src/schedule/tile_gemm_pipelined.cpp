@@ -1,6 +1,8 @@
 #include "schedule/tile_gemm_pipelined.h"
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 
 #include "schedule/packed_weights.h"
 
@@ -178,6 +180,77 @@ int64_t tall_split_k(const machine::Machine& machine, const machine::Strategy& s
 
 namespace {
 
+struct CutInParts {
+  PipelinedCut cut;
+  int64_t parts = 1;  // of k
+};
+/// The same with as many parts of k as take least, where that is for the schedule to choose: of
+/// words.
+CutInParts quickest_in_parts(PipelinedShape shape, const machine::Machine& machine, int workers,
+                             bool tall) {
+  CutInParts best{quickest_pipelined(shape, machine, workers, tall), shape.split_k};
+  for (shape.split_k = 2; OBK_LIES_AS_F32(shape.type) && shape.split_k <= kMostOfGang;
+       ++shape.split_k) {
+    using kernels::pipelined_bounds::kShortestPartOfWords;
+    const int64_t part = shape.k / shape.split_k;
+    if (part * shape.split_k != shape.k || part % 32 != 0 || part < kShortestPartOfWords) continue;
+    const PipelinedCut split = quickest_pipelined(shape, machine, workers, tall);
+    if (split.rows != 0 && split.all < best.cut.all) best = {split, shape.split_k};
+  }
+  return best;
+}
+
+}  // namespace
+
+int64_t products_in_full_rounds(const ProductBatch& batch, const machine::Machine& machine,
+                                const machine::Strategy& strategy) {
+  constexpr double kWorthSplitting = 0.95;  // of the time of one kernel
+  const kernels::TileLibrary& tiles = kernels::tile_library(machine);
+  if (!strategy.own_kernels || !takes_async_mma(machine, strategy) || !tiles.gemm.pipelined)
+    return 0;
+  const auto type = static_cast<DType>(batch.type);
+  if (!is_half(type) && !OBK_LIES_AS_F32(batch.type)) return 0;
+  const int64_t block = OBK_LIES_AS_F32(batch.type) ? 32 : 64;
+  if (batch.depth % block != 0 || batch.columns % 2 != 0 ||
+      batch.rows < stitch::kFewestPipelinedRows)
+    return 0;
+  PipelinedShape shape{.type = batch.type,
+                       .span = batch.rows,
+                       .columns = batch.columns,
+                       .k = batch.depth,
+                       .activations = batch.activations,
+                       .b_together = batch.activations ? block : 1};
+  const auto take = [&](int64_t products) {
+    shape.matrices = products;
+    const PipelinedCut cut = quickest_in_parts(shape, machine, machine.sms, strategy.tall_gemm).cut;
+    return cut.rows == 0 ? INFINITY : cut.all;
+  };
+  // Where a product has so many tiles, the rounds that they fill hold so many products.
+  std::set<int64_t> full;
+  for (const int64_t high :
+       {kernels::pipelined_bounds::kLowRows, kernels::pipelined_bounds::kTileRows,
+        kernels::pipelined_bounds::kTallRows})
+    for (int64_t columns = tiles.panel; columns < batch.columns + tiles.panel;
+         columns += tiles.panel) {
+      const int64_t of_one = ((batch.rows + high - 1) / high) *
+                             ((batch.columns + columns - 1) / columns),
+                    rounds = batch.count * of_one / machine.sms;
+      full.insert(rounds * machine.sms / of_one);
+    }
+  const double whole = take(batch.count);
+  if (whole == INFINITY) return 0;
+  double least = kWorthSplitting * whole;
+  int64_t best = 0;
+  for (const int64_t first : full) {
+    if (first < 1 || first >= batch.count) continue;
+    const double both = take(first) + take(batch.count - first);
+    if (both < least) least = both, best = first;
+  }
+  return best;
+}
+
+namespace {
+
 /// Whether a value has so many rows of a matrix, the last up to `columns`; `size`: bytes of an
 /// element.
 bool reaches(const Buffer& buffer, int64_t rows, int64_t pitch, int64_t columns, int64_t size) {
@@ -233,18 +306,8 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
       .activations = activations,
       .b_together = activations && boxes->k_rows ? kernels::pipelined_bounds::kBoxBytes / size : 1};
   if (shape.columns * shape.b_count % 2 != 0) return false;  // sums are stored in pairs
-  const auto quickest = [&] {
-    return quickest_pipelined(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm);
-  };
-  PipelinedCut best = quickest();
-  int64_t parts = product.split_k;
-  for (shape.split_k = 2; words && shape.split_k <= kMostOfGang; ++shape.split_k) {
-    using kernels::pipelined_bounds::kShortestPartOfWords;
-    const int64_t part = shape.k / shape.split_k;
-    if (part * shape.split_k != shape.k || part % 32 != 0 || part < kShortestPartOfWords) continue;
-    const PipelinedCut split = quickest();
-    if (split.rows != 0 && split.all < best.all) best = split, parts = shape.split_k;
-  }
+  const auto [best, parts] =
+      quickest_in_parts(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm);
   using kernels::pipelined_bounds::kF32ListedOver;
   if (best.rows == 0 || (other && best.all >= (exact ? kF32ListedOver : 1) * *other)) return false;
   work.tile_rows = best.rows, work.tile_columns = best.columns, work.task_nanos = best.nanos;

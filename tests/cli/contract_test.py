@@ -697,6 +697,27 @@ def test_barriers_are_told_as_they_would_be_and_as_they_are(obelisk, tmp_path):
     assert "3 barriers where works ran one by one, 0 between waves" in told
 
 
+def test_a_batch_of_products_is_split_behind_its_full_rounds(obelisk, tmp_path):
+    def products(count, *flags, granularity="stitch"):
+        (tmp_path / "batch.ir").write_text(
+            f"""graph "batch" {{
+  in %0 "x": f16[{count},256,1152]
+  in %1 "w": f16[{count},1152,128]
+  %2: f16[{count},256,128] = MatMul(%0, %1)
+  %3: f16[{count},256,128] = Relu(%2)
+  out %3 "y"
+}}"""
+        )
+        machine = ("--target", "sm_90a", "--granularity", granularity, "--to", "split_batches")
+        return obelisk("compile", "batch.ir", *machine, *flags, code=0).out.count("MatMul(")
+
+    assert products(72) == 2  # tiles of 128 x 128 for all workers, and for twelve
+    assert products(66) == products(128) == products(8) == 1
+    for flags in (("--batch-invariant",), ("--disable=split_batches",), ("--sms=144",)):
+        assert products(72, *flags) == 1, flags
+    assert products(72, granularity="mono") == 1
+
+
 def test_long_rows_of_a_gpu_are_reduced_by_parts(obelisk, tmp_path):
     def reductions(shape, axis, *flags):
         out = ",".join("1" if d == axis else str(n) for d, n in enumerate(shape))

@@ -475,7 +475,7 @@ def test_auto_tries_fewer_lanes(obelisk, gpu, tmp_path):  # noqa: F811
     tried = tried_by_auto(explained(obelisk(*words, code=0)))
     fewer = {name for name in tried if "-lanes" in name}
     policy = min(fewer).split(":")[0]
-    assert policy in LANES and {name.split(":")[1] for name in fewer} == {"8-lanes", "16-lanes"} and all(name.startswith(policy) for name in fewer)
+    assert policy in LANES and {name.split(":")[1] for name in fewer} == {"8-lanes", "12-lanes", "16-lanes"} and all(name.startswith(policy) for name in fewer)
     as_if_measured(tmp_path / "cache", {name: 50 if name == f"{policy}:8-lanes" else 90 for name in [*tried, f"{policy}:8-lanes"]})
     assert explained(obelisk(*words, code=0)).startswith(f"chosen: {policy}:8-lanes, measured before (us): ")
     kernels = json.loads((tmp_path / "out" / "dispatch.json").read_text())

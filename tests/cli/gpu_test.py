@@ -520,6 +520,26 @@ def test_a_damaged_file_is_refused(obelisk, mlp, nvrtc, tmp_path):
         assert obelisk("inspect", "cut.obk").code == 2
 
 
+@pytest.mark.parametrize("precision", ["fp16", "tf32", "fp32"])
+def test_a_batch_in_full_rounds_and_the_others_on_a_gpu(obelisk, gpu, tmp_path, precision):
+    """With a bias of each product and one for all, of activations and of weights."""
+    graph = """graph "batch" {
+  in %0 "x": f32[72,256,1152]
+  in %1 "w": f32[72,1152,128]
+  in %2 "own": f32[72,1,128]
+  in %3 "common": f32[128]
+  %4: f32[72,256,128] = MatMul(%0, %1)
+  %5: f32[72,256,128] = Add(%4, %2)
+  %6: f32[72,256,128] = Add(%5, %3)
+  %7: f32[72,256,128] = Relu(%6)
+  out %7 "y"
+}"""
+    (tmp_path / "batch.ir").write_text(graph)
+    words = ("batch.ir", "--target", "cuda", "--granularity", "stitch", "--precision", precision)
+    assert obelisk("compile", *words, "--to", "split_batches", code=0).out.count("MatMul(") == 2
+    obelisk("verify", *words, code=0)
+
+
 @pytest.mark.parametrize("granularity", ["mono", "stitch", "op"])
 def test_answers_on_a_gpu(obelisk, mlp, gpu, tmp_path, granularity):
     obelisk("verify", mlp, *ROWS, "--target", "cuda", "--granularity", granularity, code=0)

@@ -1491,6 +1491,13 @@ TEST_P(Programs, EqualInterpreter) {
     if (getenv("OBELISK_GPU_FEW")) continue;  // no times: a tool is watching
     auto us = (*context)->device_us(20);
     ASSERT_TRUE(us.ok()) << us.error().text();
+    const auto queued = (*context)->device_us(4, Launches::kQueued);
+    ASSERT_TRUE(queued.ok()) << queued.error().text();
+    EXPECT_EQ(queued->size(), 4U);
+    EXPECT_GT(*std::min_element(queued->begin(), queued->end()), 0);
+    const auto behind = run(**context, *program, inputs);
+    ASSERT_TRUE(behind.ok()) << behind.error().text();
+    EXPECT_TRUE(same_bits(*got, *behind)) << "after runs that waited in the stream";
     std::sort(us->begin(), us->end());
     fmt::print(
         "{{\"case\": \"{}\", \"dtype\": \"{}\", \"granularity\": \"{}\", \"launches\": {}, "

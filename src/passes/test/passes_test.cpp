@@ -73,9 +73,9 @@ TEST(Passes, WithoutTilesNoMachinePassDoesAnything) {
     ASSERT_TRUE(made.ok()) << pass.name;
     EXPECT_EQ(print(*made), print(*graph)) << pass.name;
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string_view>{"fold_norms", "expand_for_machine", "patch_products",
-                                           "pad_channels", "split_reductions", "split_products"}));
+  EXPECT_EQ(names, (std::vector<std::string_view>{
+                       "fold_norms", "expand_for_machine", "patch_products", "pad_channels",
+                       "split_reductions", "split_products", "split_batches"}));
 }
 TEST(Passes, StageConvInputs) {
   graph::run_cases("src/passes/test/stage_conv_inputs.ir", pass("stage_conv_inputs"));
@@ -236,6 +236,12 @@ TEST(Passes, SplitProducts) {
     return split_products(
         std::move(graph), [&](DType, int64_t, int64_t, int64_t) { return parts; },
         [&](int64_t rows, int64_t, int64_t) { return rows == clusters; });
+  });
+}
+TEST(Passes, SplitBatches) {
+  graph::run_cases("src/passes/test/split_batches.ir", [](graph::Graph graph) {
+    const int64_t first = std::stoll(graph.name);  // a case's name: so many in the first part
+    return split_batches(std::move(graph), [&](const BatchOfProducts&) { return first; });
   });
 }
 TEST(Passes, SplitReductions) {

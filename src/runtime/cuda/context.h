@@ -53,7 +53,7 @@ class CudaContext : public Context {
     TRY_STATUS(reserve_staging());
     return pinned(program().inputs.size() + output);
   }
-  Result<std::vector<double>> device_us(int count) override;
+  Result<std::vector<double>> device_us(int count, Launches launches) override;
   Result<std::vector<TaskTime>> task_times() override;
 
  private:

@@ -139,6 +139,7 @@ struct NodeAttribute {
   X(StreamPriorities, "cuCtxGetStreamPriorityRange", (int*, int*))                               \
   X(StreamCreateWithPriority, "cuStreamCreateWithPriority", (Handle*, unsigned, int))            \
   X(StreamWriteValue, "cuStreamWriteValue32_v2", (Handle, DevicePointer, uint32_t, unsigned))    \
+  X(StreamWaitValue, "cuStreamWaitValue32_v2", (Handle, DevicePointer, uint32_t, unsigned))      \
   X(AddressReserve, "cuMemAddressReserve",                                                       \
     (DevicePointer*, size_t, size_t, DevicePointer, unsigned long long))                         \
   X(AddressFree, "cuMemAddressFree", (DevicePointer, size_t))                                    \

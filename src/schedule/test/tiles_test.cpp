@@ -480,6 +480,64 @@ TEST(Tiles, ClustersShareOutALongKOfF32) {
   }
 }
 
+// A batch whose last round of tiles would leave most workers idle is computed in two parts, the
+// first of which fills its rounds; not one that fills them, or that is smaller than a round.
+TEST(Tiles, ABatchOfProductsIsSplitBehindItsFullRounds) {
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const auto first = [&](int32_t type, int64_t count,
+                         machine::Strategy strategy = {.own_kernels = true}) {
+    return products_in_full_rounds({.type = type,
+                                    .activations = true,
+                                    .count = count,
+                                    .rows = 256,
+                                    .columns = 128,
+                                    .depth = 1152},
+                                   device, strategy);
+  };
+  for (const int32_t type : {int32_t{kObkF16}, int32_t{kObkTf32}, int32_t{kObkF32}}) {
+    SCOPED_TRACE(type);
+    EXPECT_EQ(first(type, 72), 66);  // 132 tiles of 128 x 128, and 12
+    EXPECT_EQ(first(type, 66), 0);
+    EXPECT_EQ(first(type, 8), 0);
+    EXPECT_EQ(first(type, 72, {}), 0);
+  }
+  EXPECT_EQ(first(kObkTf32, 128), 0);  // two rounds, nearly full
+  EXPECT_EQ(first(static_cast<int32_t>(DType::f64), 72), 0);
+  EXPECT_EQ(products_in_full_rounds({.type = kObkF16,
+                                     .activations = true,
+                                     .count = 72,
+                                     .rows = 8,
+                                     .columns = 128,
+                                     .depth = 1152},
+                                    device, {.own_kernels = true}),
+            0);
+}
+
+// Kernels of a wave share the workers, but where each fills them alone and one after the other
+// takes less: then each has the tiles that it has alone.
+TEST(Tiles, KernelsThatFillTheMachineTakeTurns) {
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy =
+      strategy_for(device, {.granularity = machine::Granularity::kStitch});
+  const auto tasks_of = [&](const std::vector<int64_t>& counts) {
+    graph::Graph graph;
+    for (size_t k = 0; k < counts.size(); ++k) {
+      const auto x = graph.add_input(fmt::format("x{}", k), {DType::f16, {counts[k], 256, 1152}}),
+                 w = graph.add_input(fmt::format("w{}", k), {DType::f16, {counts[k], 1152, 128}});
+      graph.mark_output(graph.must_add(graph::Op::MatMul, {x, w}), fmt::format("y{}", k));
+    }
+    const stitch::Plan plan = stitch::plan(graph, device, strategy);
+    std::vector<int64_t> tasks;
+    const TaskGraph made = build(graph, plan, device, strategy);
+    for (const Work& work : made.works) tasks.push_back(count_tasks(plan.groups[work.group], work));
+    return tasks;
+  };
+  EXPECT_EQ(tasks_of({66, 6}), (std::vector<int64_t>{tasks_of({66})[0], tasks_of({6})[0]}));
+  const std::vector<int64_t> halves = tasks_of({8, 8});
+  EXPECT_LE(halves[0] + halves[1], 132);
+  EXPECT_LT(halves[0], tasks_of({8})[0]);
+}
+
 // Tiles of more than 64 rows where they cost less: they read the weights once, but where twice as
 // many tiles run at once that is no gain, nor, of few rows, where several run in turn.
 TEST(Tiles, TallOnesWhereWeightsAreReadOften) {
