@@ -145,16 +145,20 @@ double rounds_nanos(const Plan& plan, const Cutting& cut, const TaskGraph& tasks
 }
 
 /// Works of a wave are cut again, each for its share of the workers, so that together they fill
-/// them once; not where each fills them alone, and one after the other takes less.
+/// them once. Pipelined GEMMs have a task of a worker at a time, so that where each fills the
+/// workers alone they run in turn: they keep the tiles that they have alone where that takes less.
+/// Of other kernels several share a worker, and it lost (`h200_dispatch_peers.json`,
+/// `kernels_in_turn`).
 void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
                    const std::vector<size_t>& wave) {
-  constexpr double kWorthTurns = 0.95;
   if (wave.size() < 2) return;
   std::vector<double> nanos;
   std::vector<Work> alone;
   double in_turn = 0, together = 0;
+  bool pipelined = true;
   for (size_t w : wave) {
     const Work& work = alone.emplace_back(tasks.works[w]);
+    pipelined &= work.pipelined() != nullptr;
     nanos.push_back(nanos_of(plan, cut, tasks, work));
     in_turn += rounds_nanos(plan, cut, tasks, work, cut.workers.count);
   }
@@ -168,7 +172,7 @@ void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
     cut_work(plan, cut.within(share), tasks, work, slower_than_roof(plan.groups[work.group], cut));
     together = std::max(together, rounds_nanos(plan, cut, tasks, work, share.count));
   }
-  if (in_turn >= kWorthTurns * together) return;
+  if (!pipelined || in_turn >= machine::thresholds::kWorthTurns * together) return;
   for (size_t k = 0; k < wave.size(); ++k) tasks.works[wave[k]] = std::move(alone[k]);
 }
 

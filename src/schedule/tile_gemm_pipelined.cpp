@@ -204,7 +204,6 @@ CutInParts quickest_in_parts(PipelinedShape shape, const machine::Machine& machi
 
 int64_t products_in_full_rounds(const ProductBatch& batch, const machine::Machine& machine,
                                 const machine::Strategy& strategy) {
-  constexpr double kWorthSplitting = 0.95;  // of the time of one kernel
   const kernels::TileLibrary& tiles = kernels::tile_library(machine);
   if (!strategy.own_kernels || !takes_async_mma(machine, strategy) || !tiles.gemm.pipelined)
     return 0;
@@ -239,7 +238,7 @@ int64_t products_in_full_rounds(const ProductBatch& batch, const machine::Machin
     }
   const double whole = take(batch.count);
   if (whole == INFINITY) return 0;
-  double least = kWorthSplitting * whole;
+  double least = machine::thresholds::kWorthSplitting * whole;
   int64_t best = 0;
   for (const int64_t first : full) {
     if (first < 1 || first >= batch.count) continue;

@@ -138,7 +138,7 @@ int cuGraphLaunch(void* graph, __typeof__(&of_stream[0]) stream) {
   return CALLED, launch();
 }
 int cuLaunchCooperativeKernel(void) { return CALLED, launch(); }
-int cuStreamWaitValue32_v2(void) { return CALLED, 0; }  /* its runs take no notice of streams */
+int cuStreamWaitValue32_v2(void) { return CALLED, 0; } /* its runs take no notice of streams */
 /* The GPU writes behind a run, unless it is to forget it (1), or cannot (2: 801, not supported). */
 static int forgets_words = 0, forgotten = 0;
 void stub_forget_words(int how) { LOCKED(forgets_words = how, forgotten = 0); }
