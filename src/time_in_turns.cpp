@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <thread>
 
@@ -62,7 +63,7 @@ Status time_in_turns(std::vector<Timed>& all, const std::vector<Tensor>& inputs)
   struct Running {
     Timed* timed;
     std::unique_ptr<runtime::Context> context;
-    std::vector<double> us, queued;
+    double us = INFINITY, queued = INFINITY;  // the median of the quickest round
     int runs = kFewest;
     bool is_short = false;
   };
@@ -72,21 +73,23 @@ Status time_in_turns(std::vector<Timed>& all, const std::vector<Tensor>& inputs)
   for (Timed& each : all) {
     auto context = run_once(*each.executable, inputs);
     if (context.ok()) {
-      running.push_back({&each, std::move(*context), {}, {}, kFewest});
+      running.push_back({&each, std::move(*context)});
     } else {
       if (context.error().code == Code::kDevice) return context.error();
       each.refused = context.error().message;
     }
   }
   const auto take = [&](Running& each, Launches launches, bool first) -> Status {
-    std::vector<double>& all_us = launches == Launches::kInARow ? each.us : each.queued;
     if (!each.timed->refused.empty()) return ok_status();
     auto us = each.context->device_us(each.runs, launches);
     if (!us.ok()) {
       if (us.error().code == Code::kDevice) return us.error();
       each.timed->refused = us.error().message;
     } else if (!first) {
-      all_us.insert(all_us.end(), us->begin(), us->end());
+      double& least = launches == Launches::kInARow ? each.us : each.queued;
+      const auto middle = us->begin() + static_cast<std::ptrdiff_t>(us->size() / 2);
+      std::nth_element(us->begin(), middle, us->end());
+      least = std::min(least, *middle);
     } else {
       const double longest = std::max(1.0, *std::max_element(us->begin(), us->end()));
       each.runs = static_cast<int>(std::clamp<double>(kLongest / longest, kFewest, kMost));
@@ -99,15 +102,9 @@ Status time_in_turns(std::vector<Timed>& all, const std::vector<Tensor>& inputs)
       TRY_STATUS(take(each, Launches::kInARow, round == 0));
       if (round > 0 && each.is_short) TRY_STATUS(take(each, Launches::kQueued, false));
     }
-  const auto median = [](std::vector<double>& us) {
-    if (us.empty()) return 0.0;
-    const auto middle = us.begin() + static_cast<std::ptrdiff_t>(us.size() / 2);
-    std::nth_element(us.begin(), middle, us.end());
-    return *middle;
-  };
   for (Running& each : running)
     if (each.timed->refused.empty())
-      each.timed->us = std::max(median(each.us), median(each.queued));
+      each.timed->us = each.is_short ? std::max(each.us, each.queued) : each.us;
   return ok_status();
 }
 

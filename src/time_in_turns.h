@@ -16,10 +16,10 @@ struct Timed {
 /// Runs all once and times them in alternating rounds, so that clocks that rise and whatever else
 /// uses the GPU affect all alike; the first round is thrown away. Runs of less than 5 ms are timed
 /// in rows, each as soon as it is launched, and in rows that were launched before the GPU began,
-/// and count as the slower: graphs of many branches may take a few times as long behind other work,
-/// and others are bound by their launches. No other
-/// process of this user times programs meanwhile (TimedAlone). What fails is refused. Errors:
-/// kDevice, for the GPU's context is lost with it.
+/// and count as the slower, each the median of its quickest round (others use the host): graphs of
+/// many branches may take a few times as long behind other work, and others are bound by their
+/// launches. No other process of this user times programs meanwhile (TimedAlone). What fails is
+/// refused. Errors: kDevice, for the GPU's context is lost with it.
 Status time_in_turns(std::vector<Timed>& all, const std::vector<Tensor>& inputs);
 
 /// While it lives, no other process of this user, and no other thread of this one, times programs

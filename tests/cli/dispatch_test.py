@@ -483,6 +483,23 @@ def test_auto_tries_fewer_lanes(obelisk, gpu, tmp_path):  # noqa: F811
     assert "-lanes" not in explained(obelisk(*words, "--streams", "12", code=0))
 
 
+def test_what_leads_waves_by_chance_is_not_taken(obelisk, gpu, model, monkeypatch):  # noqa: F811
+    """As many graphs as are timed before waves and what leads them are timed again are the slower the more edges they have, later ones are not."""
+    for name in ("STUB_DRIVER_SLOW_EDGES", "STUB_DRIVER_READY"):
+        monkeypatch.setitem(obelisk.environment, name, "1")
+    ask = ("compile", model, "--target", "cuda", "--granularity", "op", "--verify", "off", "--dispatch", "auto", "--explain", "dispatch")
+    gpu.write_text("")
+    said = explained(obelisk(*ask, "--cache", "one", code=0))
+    ready = re.findall(r"^ready (\d+)", gpu.read_text(), re.MULTILINE)
+    waves, leader = map(int, ready[-2:])
+    assert not said.startswith("chosen: waves") and leader < waves
+    monkeypatch.setitem(obelisk.environment, "STUB_DRIVER_SLOW_FIRST", str(len(ready) - 2))
+    said = explained(obelisk(*ask, "--cache", "two", code=0))
+    times = dict(one.split() for one in said.split("(us): ")[1].split(", "))
+    assert said.startswith("chosen: waves, measured (us): waves 100.0")
+    assert sorted(times.values(), key=float)[:2] == ["100.0", "100.0"] and max(map(float, times.values())) > 100
+
+
 def test_a_search_finds_what_takes_less_and_is_kept(obelisk, gpu, model, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setitem(obelisk.environment, "STUB_DRIVER_FAST_FAR", "1")
     words = ("--target", "cuda", "--granularity", "op", "--verify", "off", "--cache", "cache", "--dispatch", "auto", "--streams", "3")

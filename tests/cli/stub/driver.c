@@ -10,7 +10,9 @@
  *
  * A launch takes 0.1 ms, and with $STUB_DRIVER_SLOW_EDGES a tenth more for each edge of the graph
  * that was launched last, with $STUB_DRIVER_FAST_FAR a hundredth less for each node that an edge of
- * it leads over. $STUB_DRIVER_VERSION is the driver's version.
+ * it leads over. $STUB_DRIVER_SLOW_FIRST: of so many graphs only, the first ones that are made
+ * ready, which $STUB_DRIVER_READY writes down: `ready N`, of N edges. $STUB_DRIVER_VERSION is the
+ * driver's version.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -19,6 +21,7 @@
 typedef unsigned long long Address;
 typedef struct {
   int nodes, edges, over; /* over: nodes that edges lead over */
+  int late;               /* made ready behind the first ones */
 } Graph;
 static Graph launched;
 static int launches, at_event[2]; /* launches before the last two events */
@@ -116,7 +119,7 @@ int cuEventRecord(void* event, void* stream) {
 int cuEventSynchronize(void* event) { return 0; }
 int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
   *milliseconds = 1;
-  if (getenv("STUB_DRIVER_SLOW_EDGES")) *milliseconds += 0.1f * launched.edges;
+  if (getenv("STUB_DRIVER_SLOW_EDGES") && !launched.late) *milliseconds += 0.1f * launched.edges;
   if (getenv("STUB_DRIVER_FAST_FAR")) *milliseconds -= 0.01f * launched.over;
   *milliseconds *= 0.1f * (at_event[1] - at_event[0]);
   return 0;
@@ -152,8 +155,11 @@ int cuGraphKernelNodeSetAttribute(void* node, int attribute, const int* value) {
   return attribute == 8 ? say("priority", *value + 100), 0 : 1;
 }
 int cuGraphInstantiateWithFlags(void** ready, void* graph, unsigned long long flags) {
+  static int count;
+  const char* first = getenv("STUB_DRIVER_SLOW_FIRST");
   Graph* made = malloc(sizeof(Graph));
-  return *made = *(Graph*)graph, *ready = made, 0;
+  *made = *(Graph*)graph, *ready = made, made->late = first && count++ >= atoi(first);
+  return getenv("STUB_DRIVER_READY") ? say("ready", made->edges), 0 : 0;
 }
 int cuGraphUpload(void* ready, void* stream) { return 0; }
 int cuGraphLaunch(void* ready, void* stream) {
