@@ -76,7 +76,8 @@ ValueId of_part(Graph& graph, const Node& node, Range range, ValueId before, Val
 }  // namespace
 
 Result<Graph> split_batches(Graph graph, const FirstOfBatch& first) {
-  for (const NodeId id : graph.order()) {
+  const std::vector<NodeId> order = graph.order();  // nodes are added meanwhile
+  for (const NodeId id : order) {
     const auto batch = batch_of(graph, graph.node(id));
     if (!batch || batch->count < 2) continue;
     const int64_t full = first(*batch);
@@ -89,7 +90,7 @@ Result<Graph> split_batches(Graph graph, const FirstOfBatch& first) {
     for (const Range range : {Range{0, full}, Range{full, batch->count}}) {
       ValueId before = kNone, instead = kNone;
       for (const NodeId each : chain) {
-        const Node node = graph.node(each);  // nodes are added meanwhile
+        const Node node = graph.node(each);
         instead = of_part(graph, node, range, before, instead);
         before = node.outputs[0];
       }

@@ -144,5 +144,37 @@ TEST(Meaning, ASecondRunChangesNothing) {
   }
 }
 
+// Batches behind one another, each with maps behind it that read batches, rows, and what all share.
+TEST(Meaning, BatchesInPartsKeepIt) {
+  constexpr int64_t kCount = 7, kRows = 3, kSize = 4;
+  for (int64_t first = 0; first <= kCount; ++first) {
+    Graph graph;
+    const Type whole{DType::f64, {kCount, kRows, kSize}};
+    graph::ValueId y = graph.add_input("x", whole);
+    for (int k = 0; k < 4; ++k) {
+      const auto input = [&](const char* name, Shape shape) {
+        return graph.add_input(fmt::format("{}{}", name, k), {DType::f64, std::move(shape)});
+      };
+      y = graph.must_add(graph::Op::MatMul, {y, input("w", {kCount, kSize, kSize})});
+      y = graph.must_add(graph::Op::Add, {y, input("each", {kCount, 1, kSize})});
+      y = graph.must_add(graph::Op::Mul, {input("column", {kSize}), y});
+      y = graph.must_add(graph::Op::Tanh, {y});
+      y = graph.must_add(graph::Op::Add, {y, input("row", {1, kRows, 1})});
+      y = graph.must_add(graph::Op::Mul, {y, y});
+      y = graph.must_add(graph::Op::Add, {input("like", {kCount, kRows, kSize}), y});
+    }
+    graph.mark_output(y, "y");
+    const Result<Graph> after = split_batches(graph, [&](const BatchOfProducts&) { return first; });
+    ASSERT_TRUE(after.ok()) << after.error().text();
+    const auto products = [](const Graph& of) {
+      int count = 0;
+      for (const graph::NodeId id : of.order()) count += of.node(id).op == graph::Op::MatMul;
+      return count;
+    };
+    EXPECT_EQ(products(*after), first > 0 && first < kCount ? 8 : 4) << first;
+    expect_same(graph, *after, static_cast<uint64_t>(first));
+  }
+}
+
 }  // namespace
 }  // namespace obelisk::passes
