@@ -238,7 +238,9 @@ int64_t products_in_full_rounds(const ProductBatch& batch, const machine::Machin
     }
   const double whole = take(batch.count);
   if (whole == INFINITY) return 0;
-  double least = machine::thresholds::kWorthSplitting * whole;
+  // Of short kernels one more is not worth a few hundred nanoseconds.
+  double least = std::min(machine::thresholds::kWorthSplitting * whole,
+                          whole - machine.costs.pipelined_begin / 2);
   int64_t best = 0;
   for (const int64_t first : full) {
     if (first < 1 || first >= batch.count) continue;
