@@ -89,7 +89,8 @@ Result<std::vector<double>> CudaContext::device_us(int count, Launches launches)
                          ? kMostInARow
                          : std::max(1, static_cast<int>(std::ceil(kLong / first)));
     if (runs > 1) TRY_STATUS(time_row(runs));  // warms up
-    for (int k = 0; k < count; ++k) {
+    if (runs == 1 && count > 0) us.push_back(first);
+    while (us.size() < static_cast<size_t>(count)) {
       TRY(const double each, time_row(runs));
       us.push_back(each);
     }
