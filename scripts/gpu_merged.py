@@ -3,11 +3,12 @@
 
     gpu_merged.py --pairs deepfm_b1+crnn_b1,minilm_b1+resnet18_b1 --out FILE.json [--precision fp16] [--seconds 0.2]
 
-onnx.compose joins the networks to one without edges between them. As a program of one kernel (mono) their works lie side
-by side in the lists of the multiprocessors; as a graph of kernels (stitch) they are branches. Rows hold device
-microseconds: `alone` of each network by itself and `in_turn`, their sum; `side_by_side`, a round of both as programs for
-half of the multiprocessors each, on streams of their own (bench/tenants/side_by_side.cpp); `merged`, by granularity. Each
-merged program is verified. Networks that do not lie as WORK/NAME.onnx are exported by gpu_models.py.
+onnx.compose joins the networks to one without edges between them. As a program of one kernel (mono) the tasks of both lie
+side by side in the lists of the multiprocessors; as a graph of kernels (stitch) the networks are branches. Rows hold
+device microseconds: `alone_us`, each network by itself, by granularity; `in_turn_us`, the sum of what each takes in its
+quicker granularity; `side_by_side_us`, a round of both as programs for half of the multiprocessors each, on streams of
+their own (bench/tenants/side_by_side.cpp); `merged_us`, by granularity. Each merged program is verified. Networks that are
+not in the folder --work as NAME.onnx are exported by gpu_models.py.
 
 Works in the folder that scripts/pack.sh makes, and in a checkout with a build.
 """

@@ -101,15 +101,7 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
   }
   if (wgmma_kernels && !strategy.batch_invariant) {
     asked.first_of_batch = [machine, strategy](const passes::BatchOfProducts& batch) {
-      const bool tf32 = strategy.tf32 && batch.type == DType::f32;
-      return schedule::products_in_full_rounds(
-          {.type = tf32 ? int32_t{kObkTf32} : static_cast<int32_t>(batch.type),
-           .activations = !batch.constant,
-           .count = batch.count,
-           .rows = batch.rows,
-           .columns = batch.columns,
-           .depth = batch.depth},
-          machine, strategy);
+      return schedule::products_in_full_rounds(batch, machine, strategy);
     };
   }
   if (machine.family == machine::Family::kCuda && !strategy.batch_invariant) {

@@ -9,17 +9,18 @@ namespace obelisk::compiler {
 /// A program and what was found of it.
 struct Timed {
   const runtime::Executable* executable = nullptr;
-  double us = 0;        // of one run, the median, as it is explained below; 0: refused
+  double us = 0;        // of one run, as time_in_turns() measures it; 0: refused
   std::string refused;  // why it has no time
 };
 
 /// Runs all once and times them in alternating rounds, so that clocks that rise and whatever else
-/// uses the GPU affect all alike; the first round is thrown away. Runs of less than 5 ms are timed
-/// in rows, each as soon as it is launched, and in rows that were launched before the GPU began,
-/// and count as the slower, each the median of its quickest round (others use the host): graphs of
-/// many branches may take a few times as long behind other work, and others are bound by their
-/// launches. No other process of this user times programs meanwhile (TimedAlone). What fails is
-/// refused. Errors: kDevice, for the GPU's context is lost with it.
+/// uses the GPU affect all alike; the first round is thrown away. Programs of less than 5 ms are
+/// timed in two ways: each run launched as soon as the host can, where a program may be bound by
+/// its launches, and all runs of a row launched before the GPU begins, where a graph of many
+/// branches may take several times as long. Of each way the median of the quickest round counts,
+/// since other processes use the host, and of both ways the longer. No other process of this user
+/// times programs meanwhile (TimedAlone). What fails is refused. Errors: kDevice, for the GPU's
+/// context is lost with it.
 Status time_in_turns(std::vector<Timed>& all, const std::vector<Tensor>& inputs);
 
 /// While it lives, no other process of this user, and no other thread of this one, times programs

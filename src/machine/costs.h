@@ -82,8 +82,9 @@ inline constexpr double kAsUrgent = 0.9;       // of the longest remaining path:
 inline constexpr size_t kMostUrgent = 16;      // kernels that are compared
 inline constexpr double kLongerApart = 1.05;   // of a wave whose classes have disjoint workers
 inline constexpr double kWorthLeaving = 0.99;  // of the time of the plainest dispatch
-inline constexpr double kWorthTurns = 0.95;    // of kernels side by side: kernels in turn
-inline constexpr double kWorthSplitting = 0.95;   // of a batch in one kernel: in two
+// Chosen, not measured: kernels run one after another where that takes less than this part of their
+// time side by side; a batch of GEMMs is two kernels where these take less than this part of one.
+inline constexpr double kWorthTurns = 0.95, kWorthSplitting = 0.95;
 inline constexpr double kLongerForMemory = 1.02;  // of the longest path: what sharing bytes may
                                                   // make of it
 // Limits of an arena, by the sequential plan's bytes: each is tried when the one before it would

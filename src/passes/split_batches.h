@@ -9,7 +9,8 @@
 ///
 /// Elementwise ops that alone read the products are computed of each part. `first` says how many
 /// products are in the first part; 0: the batch stays one. Equal but for the order of the sums,
-/// since tiles differ.
+/// since tiles differ. Where stream-K (Osama et al., PPoPP'23) cuts the last tiles along k inside
+/// one kernel, here the rest of the batch has tiles of its own.
 ///
 /// Stands   after split_products; for the machine that is compiled for.
 /// Errors   none.    Cost  O(nodes), and a copy of constants that are split.

@@ -145,10 +145,10 @@ double rounds_nanos(const Plan& plan, const Cutting& cut, const TaskGraph& tasks
 }
 
 /// Works of a wave are cut again, each for its share of the workers, so that together they fill
-/// them once. Pipelined GEMMs have a task of a worker at a time, so that where each fills the
-/// workers alone they run in turn: they keep the tiles that they have alone where that takes less.
-/// Of other kernels several share a worker, and it lost (`h200_dispatch_peers.json`,
-/// `kernels_in_turn`).
+/// them once. A worker computes one task of a pipelined GEMM at a time: where each GEMM of a wave
+/// fills the workers alone they run one after another, and keep the tiles that they have alone if
+/// that takes less. A worker computes several tasks of other kernels at once, and networks were
+/// slower where these kept theirs (`h200_dispatch_peers.json`, `kernels_in_turn`).
 void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
                    const std::vector<size_t>& wave) {
   if (wave.size() < 2) return;

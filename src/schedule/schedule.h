@@ -8,6 +8,7 @@
 /// Steps: fold_domains · assign_waves · cut_tiles · assign_buffers · assign_tasks, then validate.
 #pragma once
 
+#include "passes/passes.h"
 #include "schedule/dependencies.h"
 #include "schedule/dispatch.h"
 #include "schedule/floor.h"
@@ -53,17 +54,11 @@ std::vector<Need> kernel_needs(const stitch::Plan& plan, const TaskGraph& tasks,
 int64_t tall_split_k(const machine::Machine& machine, const machine::Strategy& strategy,
                      int32_t type, int64_t rows, int64_t columns, int64_t depth);
 
-/// A batch of products of two activations, or of an activation and weights.
-struct ProductBatch {
-  int32_t type = 0;  // of the tiles: obk_tile.h
-  bool activations = false;
-  int64_t count = 0, rows = 0, columns = 0, depth = 0;
-};
-/// How many of a batch's products one pipelined GEMM computes in full rounds of all workers, where
-/// a second one computes the others so much sooner that both take less than one of all; 0: one is
-/// as quick, or there is none.
-int64_t products_in_full_rounds(const ProductBatch& batch, const machine::Machine& machine,
-                                const machine::Strategy& strategy);
+/// How many of a batch's products the first of two pipelined GEMMs computes, whose tiles fill all
+/// workers in every round, where it and a second one for the other products are predicted to take
+/// less than one for all of them; 0: they are not, or pipelined GEMMs do not compute such products.
+int64_t products_in_full_rounds(const passes::BatchOfProducts& batch,
+                                const machine::Machine& machine, const machine::Strategy& strategy);
 
 /// The folded loops of a body, given where values live.
 Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group);

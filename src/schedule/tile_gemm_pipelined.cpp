@@ -202,29 +202,31 @@ CutInParts quickest_in_parts(PipelinedShape shape, const machine::Machine& machi
 
 }  // namespace
 
-int64_t products_in_full_rounds(const ProductBatch& batch, const machine::Machine& machine,
+int64_t products_in_full_rounds(const passes::BatchOfProducts& batch,
+                                const machine::Machine& machine,
                                 const machine::Strategy& strategy) {
   const kernels::TileLibrary& tiles = kernels::tile_library(machine);
   if (!strategy.own_kernels || !takes_async_mma(machine, strategy) || !tiles.gemm.pipelined)
     return 0;
-  const auto type = static_cast<DType>(batch.type);
-  if (!is_half(type) && !OBK_LIES_AS_F32(batch.type)) return 0;
-  const int64_t block = OBK_LIES_AS_F32(batch.type) ? 32 : 64;
+  const bool words = batch.type == DType::f32;
+  if (!is_half(batch.type) && !words) return 0;
+  const int64_t block = words ? 32 : 64;
   if (batch.depth % block != 0 || batch.columns % 2 != 0 ||
       batch.rows < stitch::kFewestPipelinedRows)
     return 0;
-  PipelinedShape shape{.type = batch.type,
-                       .span = batch.rows,
-                       .columns = batch.columns,
-                       .k = batch.depth,
-                       .activations = batch.activations,
-                       .b_together = batch.activations ? block : 1};
+  PipelinedShape shape{
+      .type = words && strategy.tf32 ? int32_t{kObkTf32} : static_cast<int32_t>(batch.type),
+      .span = batch.rows,
+      .columns = batch.columns,
+      .k = batch.depth,
+      .activations = !batch.constant,
+      .b_together = batch.constant ? 1 : block};
   const auto take = [&](int64_t products) {
     shape.matrices = products;
     const PipelinedCut cut = quickest_in_parts(shape, machine, machine.sms, strategy.tall_gemm).cut;
     return cut.rows == 0 ? INFINITY : cut.all;
   };
-  // Where a product has so many tiles, the rounds that they fill hold so many products.
+  // Of each kind of tile: as many products as have tiles for the most whole rounds.
   std::set<int64_t> full;
   for (const int64_t high :
        {kernels::pipelined_bounds::kLowRows, kernels::pipelined_bounds::kTileRows,
@@ -238,7 +240,7 @@ int64_t products_in_full_rounds(const ProductBatch& batch, const machine::Machin
     }
   const double whole = take(batch.count);
   if (whole == INFINITY) return 0;
-  // Of short kernels one more is not worth a few hundred nanoseconds.
+  // A kernel more is not worth a few hundred nanoseconds, whatever share of a short one they are.
   double least = std::min(machine::thresholds::kWorthSplitting * whole,
                           whole - machine.costs.pipelined_begin / 2);
   int64_t best = 0;

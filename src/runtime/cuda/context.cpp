@@ -317,9 +317,9 @@ Status CudaContext::wait_for_stream(Handle stream) {
   if (!sleep_) return check(driver_.StreamSynchronize(stream), "run the program");
   if (ended_) {
     const uint32_t wanted = ended_->load(std::memory_order_relaxed) + 1;
-    constexpr int kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED: the thread sleeps at once
     const int code =
         driver_.StreamWriteValue(stream, reinterpret_cast<DevicePointer>(ended_), wanted, 0);
+    // Where it is not supported the thread sleeps at once.
     if (code != kNotSupported) TRY_STATUS(check(code, "note the end of a run"));
     const auto until = std::chrono::steady_clock::now() + *executable_->options_.spin;
     constexpr int kPolls = 64;  // between looks at the clock

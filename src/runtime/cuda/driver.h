@@ -26,6 +26,7 @@ enum Attribute : int {
   kCooperative = 95,
 };
 enum FunctionAttribute : int { kLocalBytes = 3, kRegisters = 4, kDynamicShared = 8 };
+inline constexpr int kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED
 enum { kHostMapped = 2, kStreamNonBlocking = 1, kEventBlockingSync = 1, kEventNoTiming = 2 };
 enum { kPointerMemoryType = 2, kMemoryHost = 1, kMemoryDevice = 2 };  // of PointerAttribute
 

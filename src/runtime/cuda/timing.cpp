@@ -19,7 +19,6 @@ class Gate {
   Gate(const Gate&) = delete;
 
   Status hold(Handle stream) {
-    constexpr int kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED
     if (!driver_.StreamWaitValue) return ok_status();
     if (!word_) {
       void* host = nullptr;

@@ -484,32 +484,28 @@ TEST(Tiles, ClustersShareOutALongKOfF32) {
 // first of which fills its rounds; not one that fills them, or that is smaller than a round.
 TEST(Tiles, ABatchOfProductsIsSplitBehindItsFullRounds) {
   const machine::Machine device = *machine::gpu("sm_90a");
-  const auto first = [&](int32_t type, int64_t count,
-                         machine::Strategy strategy = {.own_kernels = true}) {
-    return products_in_full_rounds({.type = type,
-                                    .activations = true,
-                                    .count = count,
-                                    .rows = 256,
-                                    .columns = 128,
-                                    .depth = 1152},
-                                   device, strategy);
+  const auto first = [&](passes::BatchOfProducts batch, bool tf32 = false) {
+    if (batch.rows == 0) batch.rows = 256;
+    batch.columns = 128, batch.depth = 1152;
+    return products_in_full_rounds(batch, device, {.own_kernels = true, .tf32 = tf32});
   };
-  for (const int32_t type : {int32_t{kObkF16}, int32_t{kObkTf32}, int32_t{kObkF32}}) {
-    SCOPED_TRACE(type);
-    EXPECT_EQ(first(type, 72), 66);  // 132 tiles of 128 x 128, and 12
-    EXPECT_EQ(first(type, 66), 0);
-    EXPECT_EQ(first(type, 8), 0);
-    EXPECT_EQ(first(type, 72, {}), 0);
-  }
-  EXPECT_EQ(first(kObkTf32, 128), 0);  // two rounds, nearly full
-  EXPECT_EQ(first(static_cast<int32_t>(DType::f64), 72), 0);
-  EXPECT_EQ(products_in_full_rounds({.type = kObkF16,
-                                     .activations = true,
-                                     .count = 72,
-                                     .rows = 8,
-                                     .columns = 128,
-                                     .depth = 1152},
-                                    device, {.own_kernels = true}),
+  for (const bool constant : {false, true})
+    for (const auto& [type, tf32] : {std::pair{DType::f16, false}, std::pair{DType::bf16, false},
+                                     std::pair{DType::f32, false}, std::pair{DType::f32, true}}) {
+      SCOPED_TRACE(fmt::format("{} {} {}", to_string(type), tf32, constant));
+      const auto of = [&, type = type, tf32 = tf32](int64_t count) {
+        return first({.type = type, .constant = constant, .count = count}, tf32);
+      };
+      EXPECT_EQ(of(72), 66);  // 132 tiles of 128 x 128, and 12
+      EXPECT_EQ(of(66), 0);
+      EXPECT_EQ(of(8), 0);
+    }
+  EXPECT_EQ(first({.type = DType::f32, .count = 128}, true), 0);  // two rounds, nearly full
+  EXPECT_EQ(first({.type = DType::f64, .count = 72}), 0);
+  EXPECT_EQ(first({.type = DType::f16, .count = 72, .rows = 8}), 0);
+  EXPECT_EQ(products_in_full_rounds(
+                {.type = DType::f16, .count = 72, .rows = 256, .columns = 128, .depth = 1152},
+                device, {}),
             0);
 }
 
