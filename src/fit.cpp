@@ -4,11 +4,33 @@
 
 namespace obelisk::compiler {
 
-int64_t reduction_parts(const machine::Machine& machine, const Type& type, int64_t outputs,
-                        int64_t inner) {
-  constexpr int64_t kLanes = machine::thresholds::kLanesOfWorker;
-  const int64_t workers = std::max<int64_t>(inner >= kLanes ? outputs / kLanes : outputs, 1);
-  const int64_t parts = machine.sms / workers;
+/// Of results that are neighbours, of which threads take a pack each: as many parts as take least,
+/// the parts and then their end; evenly cut where that costs little. 1: they gain too little.
+static int64_t parts_of_columns(const machine::Machine& machine, const passes::Reduction& reduction,
+                                int64_t most) {
+  const int64_t folded = reduction.type.count() / std::max<int64_t>(reduction.outputs, 1);
+  double least =
+      machine::thresholds::kWorthParts * schedule::strided_columns_nanos(machine, folded);
+  int64_t best = 1;
+  for (int64_t parts = 2; parts <= std::min(most, reduction.length); ++parts) {
+    const double rest = reduction.length % parts == 0 ? 0 : machine.costs.phase;  // joined
+    const double nanos = schedule::strided_columns_nanos(machine, (folded + parts - 1) / parts) +
+                         machine.costs.phase + schedule::strided_columns_nanos(machine, parts) +
+                         rest;
+    if (nanos < least) least = nanos, best = parts;
+  }
+  return best;
+}
+
+int64_t reduction_parts(const machine::Machine& machine, const passes::Reduction& reduction) {
+  using namespace machine::thresholds;
+  const auto [type, outputs, inner, length] = reduction;
+  if (inner >= kFewestLanes) {
+    const int64_t lanes = std::min(inner, kLanesOfWorker);
+    return parts_of_columns(machine, reduction,
+                            machine.sms / std::max<int64_t>((outputs + lanes - 1) / lanes, 1));
+  }
+  const int64_t workers = std::max<int64_t>(outputs, 1), parts = machine.sms / workers;
   const double nanos =
       static_cast<double>(type.bytes()) / static_cast<double>(workers) / machine.bytes_per_sm;
   return parts > 1 && nanos / static_cast<double>(parts) + machine.costs.phase < nanos / 2 ? parts
@@ -59,6 +81,12 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
     return stitch::takes_whole(graph, id, machine, stitching, why);
   };
   if (machine.family == machine::Family::kCuda) asked.wanted_channels = whole_vectors;
+  if (machine.family == machine::Family::kCuda && stitching.tiles && !strategy.batch_invariant) {
+    asked.conv_groups = [machine, strategy](const graph::Graph& graph, graph::NodeId conv) {
+      const auto tile = stitch::conv_tile(graph, conv, machine, strategy);
+      return tile ? schedule::quickest_conv_groups(*tile, machine, strategy) : 0;
+    };
+  }
   if (!stitching.stitch) return asked;
   asked.product_stays_whole = [machine, strategy](int64_t rows, int64_t columns, int64_t count) {
     return stitch::splits_meet(machine, strategy, rows, columns, count);
@@ -105,8 +133,11 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
     };
   }
   if (machine.family == machine::Family::kCuda && !strategy.batch_invariant) {
-    asked.reduction_parts = [machine](const Type& type, int64_t outputs, int64_t inner) {
-      return reduction_parts(machine, type, outputs, inner);
+    asked.reduction_parts = [machine](const passes::Reduction& reduction) {
+      return reduction_parts(machine, reduction);
+    };
+    asked.channels_last = [machine, stitching](const graph::Graph& graph) {
+      return stitch::stored_channels_last(graph, machine, stitching);
     };
   }
   return asked;

@@ -21,7 +21,6 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
 
 /// In how many parts a reduction is worth another phase: where few workers would walk over all of
 /// it for long.
-int64_t reduction_parts(const machine::Machine& machine, const Type& type, int64_t outputs,
-                        int64_t inner);
+int64_t reduction_parts(const machine::Machine& machine, const passes::Reduction& reduction);
 
 }  // namespace obelisk::compiler

@@ -83,8 +83,9 @@ inline constexpr size_t kMostUrgent = 16;      // kernels that are compared
 inline constexpr double kLongerApart = 1.05;   // of a wave whose classes have disjoint workers
 inline constexpr double kWorthLeaving = 0.99;  // of the time of the plainest dispatch
 // Chosen, not measured: kernels run one after another where that takes less than this part of their
-// time side by side; a batch of GEMMs is two kernels where these take less than this part of one.
-inline constexpr double kWorthTurns = 0.95, kWorthSplitting = 0.95;
+// time side by side; a batch of GEMMs is two kernels where these take less than this part of one; a
+// convolution's groups are merged where that takes less than this part.
+inline constexpr double kWorthTurns = 0.95, kWorthSplitting = 0.95, kWorthMergingGroups = 0.8;
 inline constexpr double kLongerForMemory = 1.02;  // of the longest path: what sharing bytes may
                                                   // make of it
 // Limits of an arena, by the sequential plan's bytes: each is tried when the one before it would
@@ -115,7 +116,10 @@ inline constexpr int64_t kManyStreamed = int64_t{64} << 20;  // bytes, more than
                                                              // to run
 inline constexpr size_t kBodiesOfPart = 3, kMostParts = 16;  // compiled side by side
 // fit
+// Chosen, not measured: a reduction is made of parts where these take less than this part of it.
+inline constexpr double kWorthParts = 0.67;
 inline constexpr int64_t kLanesOfWorker = 64;  // columns of a reduction that a worker takes at once
+inline constexpr int64_t kFewestLanes = 8;     // neighbouring rows that threads reduce side by side
 }  // namespace thresholds
 
 }  // namespace obelisk::machine

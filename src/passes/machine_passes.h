@@ -7,6 +7,7 @@
 
 #include "passes/expand_for_machine.h"
 #include "passes/fold_norms.h"
+#include "passes/merge_conv_groups.h"
 #include "passes/pad_channels.h"
 #include "passes/patch_products.h"
 #include "passes/split_batches.h"
@@ -24,8 +25,10 @@ struct OfTiles {
   OfProduct gives_statistics;      // fold_norms
   OfProduct in_planes;             // fold_norms
   WantedProduct streams_patches;   // patch_products
+  ConvGroups conv_groups;          // merge_conv_groups
   WantedChannels wanted_channels;  // pad_channels
   ReductionParts reduction_parts;  // split_reductions
+  ChannelsLast channels_last;      // split_reductions
   SplitK split_k;                  // split_products
   StaysWhole product_stays_whole;  // split_products
   FirstOfBatch first_of_batch;     // split_batches

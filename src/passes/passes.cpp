@@ -64,7 +64,7 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
   const bool statistics = tiles.gives_statistics != nullptr, whole = tiles.takes_whole != nullptr,
              patches = tiles.streams_patches != nullptr, pads = tiles.wanted_channels != nullptr;
   const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr,
-             batches = tiles.first_of_batch != nullptr;
+             batches = tiles.first_of_batch != nullptr, groups = tiles.conv_groups != nullptr;
   return {
       {"fold_norms", "a norm before a product with constant weights goes through it",
        asking(statistics,
@@ -86,6 +86,12 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
                 return patch_products(std::move(graph), tiles.streams_patches);
               }),
        !patches},
+      {"merge_conv_groups", "narrow groups of a convolution become wider ones, with zeros",
+       asking(groups,
+              [tiles](graph::Graph graph, Remarks*) {
+                return merge_conv_groups(std::move(graph), tiles.conv_groups);
+              }),
+       !groups},
       {"pad_channels", "convolutions between convolutions have channels in whole vectors",
        asking(pads,
               [tiles](graph::Graph graph, Remarks*) {
@@ -95,7 +101,8 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
       {"split_reductions", "a reduction that few workers would share is made of parts",
        asking(reductions,
               [tiles](graph::Graph graph, Remarks*) {
-                return split_reductions(std::move(graph), tiles.reduction_parts);
+                return split_reductions(std::move(graph), tiles.reduction_parts,
+                                        tiles.channels_last);
               }),
        !reductions},
       {"split_products", "a product with a long sum and few columns is made of parts",

@@ -19,6 +19,7 @@
 #include "passes/fold_norms.h"
 #include "passes/fold_pads.h"
 #include "passes/machine_passes.h"
+#include "passes/merge_conv_groups.h"
 #include "passes/merge_equal.h"
 #include "passes/merge_gates.h"
 #include "passes/merge_qkv.h"

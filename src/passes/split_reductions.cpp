@@ -59,7 +59,8 @@ int64_t fitting_parts(int64_t wished, int64_t length) {
 
 class Splitter {
  public:
-  Splitter(Graph& graph, const ReductionParts& parts) : graph_(graph), parts_(parts) {}
+  Splitter(Graph& graph, const ReductionParts& parts, const ChannelsLast& channels_last)
+      : graph_(graph), parts_(parts), channels_last_(channels_last) {}
 
   void split(NodeId id) {
     const auto halves = halves_of(graph_.node(id).op);
@@ -77,10 +78,8 @@ class Splitter {
         after(type.shape.begin() + static_cast<int64_t>(last) + 1, type.shape.end());
     const int64_t length = type.count() / element_count(before) / element_count(after),
                   outputs = graph_.type(y).count();
-    int64_t inner = 1;
-    for (size_t d = last + 1; d < type.shape.size(); ++d)
-      if (!folds(axes, d)) inner *= type.shape[d];
-    const int64_t wished = std::min(parts_(type, outputs, inner), length);
+    const int64_t wished =
+        std::min(parts_({type, outputs, neighbours(x, axes, last), length}), length);
     if (wished < 2) return;
 
     name_ = graph_.node(id).name;
@@ -114,6 +113,18 @@ class Splitter {
   }
 
  private:
+  /// Results that are neighbours in memory: by the dimensions behind the run that is folded, or by
+  /// the channels of a value that has them last.
+  int64_t neighbours(ValueId x, const std::vector<int64_t>& axes, size_t last) {
+    const Shape& shape = graph_.type(x).shape;
+    if (!asked_ && channels_last_) stored_last_ = channels_last_(graph_);
+    asked_ = true;
+    if (x < stored_last_.size() && stored_last_[x]) return folds(axes, 1) ? 1 : shape[1];
+    int64_t inner = 1;
+    for (size_t d = last + 1; d < shape.size(); ++d)
+      if (!folds(axes, d)) inner *= shape[d];
+    return inner;
+  }
   /// Ascending; none where they are not known.
   std::vector<int64_t> axes_of(NodeId id, int64_t rank) const {
     const graph::Node& node = graph_.node(id);
@@ -156,13 +167,17 @@ class Splitter {
 
   Graph& graph_;
   const ReductionParts& parts_;
+  const ChannelsLast& channels_last_;
+  bool asked_ = false;
+  std::vector<bool> stored_last_;  // of the graph as it came; what is added is not looked at
   std::string name_;
 };
 
 }  // namespace
 
-Result<Graph> split_reductions(Graph graph, const ReductionParts& parts) {
-  Splitter splitter(graph, parts);
+Result<Graph> split_reductions(Graph graph, const ReductionParts& parts,
+                               const ChannelsLast& channels_last) {
+  Splitter splitter(graph, parts, channels_last);
   const std::vector<NodeId> order = graph.order();  // what is added is not asked
   for (NodeId id : order) splitter.split(id);
   return tidy(std::move(graph));

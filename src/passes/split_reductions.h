@@ -9,7 +9,8 @@
 /// Where the reduction's longest run of neighbouring axes has no fitting divisor, what is left of
 /// it is a part of its own, shorter. Sums, means, products, extremes, norms; of integers what wraps
 /// or compares. Between parts and their end 16-bit numbers are f32. `parts` says in how many; 1: as
-/// it is. Equal but for the order of sums.
+/// it is. Where a value lies with its channels last, as convolutions have it, the channels of a
+/// mean over pixels are neighbours. Equal but for the order of sums.
 ///
 /// Stands   after expand_for_machine; for the machine that is compiled for.
 /// Paper    Zheng et al. (ASPLOS'22) §4.2, task splitting of adaptive thread mapping; there partial
@@ -17,15 +18,24 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "graph/graph.h"
 
 namespace obelisk::passes {
 
 /// A reduction of a value of this type has `outputs` results, of which runs of `inner` are
-/// contiguous.
-using ReductionParts = std::function<int64_t(const Type& type, int64_t outputs, int64_t inner)>;
+/// neighbours in memory. Of what each of them folds, `length` elements may be split.
+struct Reduction {
+  Type type;
+  int64_t outputs = 0, inner = 1, length = 0;
+};
+using ReductionParts = std::function<int64_t(const Reduction& reduction)>;
 
-Result<graph::Graph> split_reductions(graph::Graph graph, const ReductionParts& parts);
+/// By value: whether the machine's tiles have it stored with channels last.
+using ChannelsLast = std::function<std::vector<bool>(const graph::Graph& graph)>;
+
+Result<graph::Graph> split_reductions(graph::Graph graph, const ReductionParts& parts,
+                                      const ChannelsLast& channels_last = {});
 
 }  // namespace obelisk::passes

@@ -102,6 +102,13 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
     work.tile_rows = (rows + pieces - 1) / pieces;
     if (work.nest.lanes_in_rows || transposes(work.nest))
       work.tile_rows = (work.tile_rows + 63) / 64 * 64;  // whole vectors
+    if (cuts_once(cut) && transposes(work.nest)) {  // whole squares, which a task takes in turn
+      constexpr int64_t kSide = kernels::kGridSide;
+      const int64_t across =
+          std::max<int64_t>(pieces / ((rows + work.tile_rows - 1) / work.tile_rows), 1);
+      work.tile_columns =
+          std::min(columns, ((columns + across - 1) / across + kSide - 1) / kSide * kSide);
+    }
     if (const int64_t batch = rows_at_once(group, cut, tasks, work)) {
       if (work.tile_rows > batch) work.tile_rows = batch;
       work.task_nanos = batch_nanos(cut, work);

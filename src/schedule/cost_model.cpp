@@ -66,6 +66,12 @@ double batch_nanos(const Cutting& cut, const Work& work) {
 
 double predicted_nanos(const Group& group, const Cutting& cut, const TaskGraph& tasks,
                        const Work& work) {
+  if (group.kind == GroupKind::kAttention && group.attention.kv_splits == 1 &&
+      cut.tiles.attention.nanos) {
+    const stitch::AttentionTile& tile = group.attention;
+    return cut.tiles.attention.nanos(tile.tile_type(), work.tile_rows, tile.keys, tile.size,
+                                     tile.value_size);
+  }
   if (rows_at_once(group, cut, tasks, work) == 0 || work.pipelined()) return work.task_nanos;
   // Threads share the columns of a long reduction, by their number alone (codegen's vectors); what
   // they read is on its way together, where windows look at their bounds.
@@ -74,10 +80,15 @@ double predicted_nanos(const Group& group, const Cutting& cut, const TaskGraph& 
   const int64_t size = byte_size(tasks.buffers[work.buffers.front()].type.dtype, 1);
   const int64_t at_once =
       kThreads / threads * std::max<int64_t>(kLoadBytes / std::max<int64_t>(size, 1), 1);
-  const int64_t passes = (work.tile_rows + at_once - 1) / at_once;
-  return cut.machine.costs.batch_begin + cut.machine.costs.batch_slice *
-                                             static_cast<double>(passes) *
-                                             static_cast<double>((columns + threads - 1) / threads);
+  return strided_columns_nanos(cut.machine, columns, (work.tile_rows + at_once - 1) / at_once);
+}
+
+double strided_columns_nanos(const machine::Machine& machine, int64_t columns, int64_t passes) {
+  const int64_t threads = threads_of_columns(columns);
+  if (threads == 1)
+    return machine.costs.batch_begin + machine.costs.batch_column * static_cast<double>(columns);
+  return machine.costs.batch_begin + machine.costs.batch_slice * static_cast<double>(passes) *
+                                         static_cast<double>((columns + threads - 1) / threads);
 }
 
 double roof_nanos(const Group& group, const machine::Machine& machine) {

@@ -217,7 +217,8 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
       row_unit += along_rows;
       column_unit += !along_rows && unit_along(nest.dims.back());
     }
-    nest.lanes_in_rows = row_unit > column_unit && nest.dims[nest.rows - 1].extent >= 8;
+    nest.lanes_in_rows = row_unit > column_unit &&
+                         nest.dims[nest.rows - 1].extent >= machine::thresholds::kFewestLanes;
     for (const Step& step : body.steps)
       if (step.kind == StepKind::kStage || step.kind == StepKind::kRow) nest.lanes_in_rows = false;
   }

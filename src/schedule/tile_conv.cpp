@@ -1,6 +1,7 @@
 #include "schedule/tile_conv.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "schedule/schedule.h"
@@ -25,7 +26,54 @@ ObkConv geometry(const stitch::ConvTile& conv, const Cutting& cut) {
   return shape;
 }
 
+/// Tasks of a tiled convolution.
+int64_t count_tiles(const stitch::ConvTile& conv, const Work& work) {
+  const int64_t pixels = conv.out_height * conv.out_width;
+  return conv.shape.batch * ((pixels + work.tile_rows - 1) / work.tile_rows) *
+         ((conv.shape.outputs + work.tile_columns - 1) / work.tile_columns);
+}
+
+/// What a convolution that is not depthwise takes, and its weights from memory, with its input's
+/// channels last.
+double nanos_of(const stitch::ConvTile& conv, const Cutting& cut) {
+  const int64_t pixels = conv.out_height * conv.out_width;
+  Work work;
+  work.nest.rows = 1;
+  work.nest.dims = {{.extent = conv.shape.batch * pixels}, {.extent = conv.shape.outputs}};
+  if (!cut_conv_by_cost({}, conv, cut, work)) return INFINITY;
+  double nanos = listed_nanos(cut, count_tiles(conv, work), work);
+  if (conv.shape.groups == 1) {
+    ObkConv shape = geometry(conv, cut);
+    shape.rows = conv.out_height, shape.x_image = conv.height * shape.x_row;
+    nanos = cut_grid_tiles(cut, shape, conv.shape.outputs, count_tiles(conv, work), work);
+  }
+  const int64_t weights =
+      conv.shape.outputs * conv.shape.group_inputs * conv.kernel_h * conv.kernel_w;
+  return nanos + static_cast<double>(byte_size(conv.type, weights)) /
+                     (cut.machine.bytes_per_sm * cut.machine.sms);
+}
+
 }  // namespace
+
+int64_t quickest_conv_groups(const stitch::ConvTile& conv, const machine::Machine& machine,
+                             const machine::Strategy& strategy) {
+  const kernels::TileLibrary& tiles = kernels::tile_library(machine);
+  const int64_t groups = conv.shape.groups;
+  if (conv.depthwise || !tiles.conv.pixels) return groups;
+  const Cutting cut{machine, strategy, tiles, {machine.sms}};
+  stitch::ConvTile tile = conv;
+  double least = machine::thresholds::kWorthMergingGroups * nanos_of(conv, cut);
+  int64_t best = groups;
+  for (int64_t merged = 2; merged <= groups; ++merged) {
+    if (groups % merged != 0) continue;
+    tile.shape.groups = groups / merged;
+    tile.shape.group_inputs = conv.shape.group_inputs * merged;
+    tile.shape.group_outputs = conv.shape.group_outputs * merged;
+    const double nanos = nanos_of(tile, cut);
+    if (nanos < least) least = nanos, best = tile.shape.groups;
+  }
+  return best;
+}
 
 void cut_conv(const stitch::ConvTile& conv, const Cutting& cut, int64_t pieces, Work& work) {
   const int64_t channels = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;
@@ -133,14 +181,17 @@ double cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_
   if (cut.strategy.min_grid_bytes.count == 0 || all == 0 ||
       work.buffers.size() > size_t{kGridOperands} || !tiles.conv.pixels)
     return best;
-  // Tiles alike where that can be; else the last one of a row of tiles has fewer columns.
+  // Tiles alike where that can be; else the last one of a row of tiles has fewer columns, as has
+  // the only one of few outputs.
+  constexpr int64_t kNarrowest = 32;
   bool even = false;
-  for (int64_t width = 32; width <= kernels::conv_bounds::kMostGridColumns; width += 16)
+  for (int64_t width = kNarrowest; width <= kernels::conv_bounds::kMostGridColumns; width += 16)
     even |= outputs % width == 0;
   shape.out_channels = outputs;
   for (const int64_t height : {64, 128}) {
-    for (int64_t width = 32; width <= kernels::conv_bounds::kMostGridColumns; width += 16) {
-      if (even ? outputs % width != 0 : width >= outputs + tiles.panel) continue;
+    for (int64_t width = kNarrowest; width <= kernels::conv_bounds::kMostGridColumns; width += 16) {
+      if (even ? outputs % width != 0 : width >= std::max(outputs, kNarrowest) + tiles.panel)
+        continue;
       const int64_t count = (all + height - 1) / height * ((outputs + width - 1) / width);
       const int per_worker = count <= cut.workers.count ? 1 : 2;
       shape.tasks_per_worker = static_cast<int16_t>(per_worker), shape.pixels = height,
@@ -168,20 +219,20 @@ void cut_conv_grid(const stitch::Plan& plan, const stitch::ConvTile& conv, const
   const stitch::Layout& in = plan.layouts[conv.x];
   const int64_t pixels = conv.out_height * conv.out_width, size = byte_size(conv.type, 1);
   // Copies are as wide as pixels are aligned; runs of few channels are read by 16 bytes.
-  int64_t begins =
-      in.strides.size() == 4 && (conv.shape.inputs % 8 == 0 || conv.kernel_h * conv.kernel_w == 1)
-          ? kernels::at_once(in.strides[0] | in.strides[2] | in.strides[3])
-          : 8;
+  if (conv.depthwise || conv.shape.groups != 1 || in.strides[1] != 1) return;
+  // Of one dimension: an image is one row.
+  const int64_t image = in.strides[0], row = in.strides.size() == 3 ? image : in.strides[2],
+                pixel = in.strides.back();
+  int64_t begins = conv.shape.inputs % 8 == 0 || conv.kernel_h * conv.kernel_w == 1
+                       ? kernels::at_once(image | row | pixel)
+                       : 8;
   if (begins == 1) begins = 8;
-  if (conv.depthwise || conv.shape.groups != 1 || in.strides.size() != 4 || in.strides[1] != 1 ||
-      in.offset % begins != 0)
-    return;
-  if (conv.shape.batch * in.strides[0] * size >= INT32_MAX ||
+  if (in.offset % begins != 0) return;
+  if (conv.shape.batch * image * size >= INT32_MAX ||
       work.nest.row_count() != conv.shape.batch * pixels)
     return;
   ObkConv shape = geometry(conv, cut);
-  shape.rows = conv.out_height, shape.x_row = in.strides[2], shape.x_pixel = in.strides[3],
-  shape.x_image = in.strides[0];
+  shape.rows = conv.out_height, shape.x_row = row, shape.x_pixel = pixel, shape.x_image = image;
   cut_grid_tiles(cut, shape, conv.shape.outputs, tasks, work);
 }
 

@@ -75,6 +75,9 @@ bool has_attention_tile(const Graph& graph, NodeId node, const kernels::TileLibr
     if (type.dtype != q.dtype) return no("operands of several types");
     if (type.count() == 0) return no("empty");
   }
+  const Sizes s = sizes(graph, node);
+  if (std::max(s.size, s.value_size) > tiles->attention.widest(static_cast<int32_t>(q.dtype)))
+    return no("heads wider than tiles");
   for (size_t input = kInputs; input < n.inputs.size(); ++input)
     if (n.inputs[input] != kNone) return no("a cache or lengths are inputs");
   for (const char* window : {"left_window_size", "right_window_size"})
@@ -83,8 +86,7 @@ bool has_attention_tile(const Graph& graph, NodeId node, const kernels::TileLibr
   if (mask == kNone) return true;
   const Type& type = graph.type(mask);
   if (type.dtype != DType::f32 && type.dtype != DType::b1) return no("a mask of another type");
-  const int64_t keys = sizes(graph, node).keys;
-  if (!type.shape.empty() && type.shape.back() != 1 && type.shape.back() != keys)
+  if (!type.shape.empty() && type.shape.back() != 1 && type.shape.back() != s.keys)
     return no("a mask of fewer keys");
   return true;
 }

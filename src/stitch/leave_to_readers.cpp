@@ -24,14 +24,15 @@ bool Former::can_be_left(NodeId n, const Loop& form, const std::vector<Read>& re
 
 /// One whose only reader is a reduction over what a tile gives, as the square of a norm: that
 /// reader is another group whatever happens, and would read more bytes of this node's result than
-/// of what it is made of.
+/// of what it is made of. Not a product, whose tiles read what is stored.
 bool Former::left_to_reduction(NodeId n, const Loop& form, const std::vector<Read>& reads,
                                const std::vector<int>& candidates) const {
   if (!can_be_left(n, form, reads)) return false;
   const ValueId out = graph_.node(n).outputs[0];
   const std::vector<NodeId> users = graph_.users(out);
   if (users.size() != 1 || !views_.loop(users[0], 0) ||
-      views_.loop(users[0], 0)->combine == Combine::kNone)
+      views_.loop(users[0], 0)->combine == Combine::kNone ||
+      ops::row(graph_.node(users[0]).op).kind == Kind::kCompute)
     return false;
   if (std::none_of(candidates.begin(), candidates.end(),
                    [&](int group) { return out_.drafts[group].anchored; }))

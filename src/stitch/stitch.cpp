@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stitch/attention_tile.h"
+#include "stitch/conv_tile.h"
 #include "stitch/form_groups.h"
 #include "stitch/write_bodies.h"
 
@@ -163,6 +164,26 @@ bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device
   }
   if (why) *why = std::move(reason);
   return false;
+}
+
+std::optional<ConvTile> conv_tile(const Graph& graph, NodeId node, const machine::Machine& machine,
+                                  const machine::Strategy& strategy) {
+  std::string why;
+  std::optional<ConvTile> tile = match_conv(graph, node, &kernels::tile_library(machine), why);
+  if (tile) tile->tf32 = strategy.tf32 && tile->type == DType::f32 && !tile->depthwise;
+  return tile;
+}
+
+std::vector<bool> stored_channels_last(const Graph& graph, const machine::Machine& machine,
+                                       const Options& options) {
+  const Views views(graph, options, options.tiles ? &kernels::tile_library(machine) : nullptr);
+  std::vector<bool> last(graph.value_count(), false);
+  for (ValueId v = 0; v < graph.value_count(); ++v) {
+    const Shape& shape = graph.type(v).shape;
+    last[v] = shape.size() > 2 && shape[1] > 1 && views.layout(v).strides[1] == 1 &&
+              graph.type(v).count() > shape[0] * shape[1];
+  }
+  return last;
 }
 
 Status verify(const Graph& graph, const Plan& plan) {

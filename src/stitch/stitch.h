@@ -32,6 +32,15 @@ Plan plan(const Graph& graph, const machine::Machine& machine,
 bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device,
                  const Options& options = {}, std::string* why = nullptr);
 
+/// By value: whether plan() would store it with its channels last, [N, spatial..., C] for a shape
+/// [N, C, spatial...], as convolutions' tiles read and write it.
+std::vector<bool> stored_channels_last(const Graph& graph, const machine::Machine& machine,
+                                       const Options& options = {});
+
+/// The tile that computes this convolution; none where the machine has no such tiles.
+std::optional<ConvTile> conv_tile(const Graph& graph, NodeId node, const machine::Machine& machine,
+                                  const machine::Strategy& strategy = {});
+
 /// What the machine gives to blocks for gangs.
 ops::Gangs gangs_of(const machine::Machine& device, const Options& options);
 

@@ -260,6 +260,17 @@ const GridCase kGridCases[] = {
               9 * 128, 128, 81 * 128, 64, 64, 1),
     GRID("few_128x32", 2, 64, true, 4, 16, 16, 3, 3, 1, 1, 1, 1, 1, 1, 16, 16, 64, 4, 1024, 128, 32,
          2),
+    GRID_TAIL("three_outputs_128x32", 2, 3, false, 64, 9, 9, 3, 3, 1, 1, 1, 1, 1, 1, 9, 9, 9 * 64,
+              64, 81 * 64, 128, 32, 2),
+    GRID_TAIL("one_output_64x32", 1, 1, true, 24, 9, 9, 1, 1, 1, 1, 1, 1, 0, 0, 9, 9, 9 * 24, 24,
+              81 * 24, 64, 32, 1),
+    /* Of one dimension: images of one row. */
+    GRID("line_strided_128x64", 3, 128, false, 64, 1, 99, 1, 3, 1, 2, 1, 1, 0, 0, 49, 1, 6336, 64,
+         6336, 128, 64, 2),
+    GRID("line_dilated_64x64", 2, 64, true, 80, 1, 60, 1, 3, 1, 1, 1, 4, 0, 4, 60, 1, 4800, 80,
+         4800, 64, 64, 1),
+    GRID("line_first_128x64", 2, 64, false, 1, 1, 1288, 1, 10, 1, 5, 1, 1, 0, 0, 256, 1, 1288, 1,
+         1288, 128, 64, 2),
 };
 class OneCtaConvGrid : public testing::TestWithParam<GridCase> {};
 

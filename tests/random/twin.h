@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "one_cta.h"
+#include "one_cta_wgmma.h"
 #include "twin_task.h"
 
 // Words and functions of the device compiler that one_cta.h leaves out, for tiles alone do without

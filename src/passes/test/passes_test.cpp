@@ -74,8 +74,8 @@ TEST(Passes, WithoutTilesNoMachinePassDoesAnything) {
     EXPECT_EQ(print(*made), print(*graph)) << pass.name;
   }
   EXPECT_EQ(names, (std::vector<std::string_view>{
-                       "fold_norms", "expand_for_machine", "patch_products", "pad_channels",
-                       "split_reductions", "split_products", "split_batches"}));
+                       "fold_norms", "expand_for_machine", "patch_products", "merge_conv_groups",
+                       "pad_channels", "split_reductions", "split_products", "split_batches"}));
 }
 TEST(Passes, StageConvInputs) {
   graph::run_cases("src/passes/test/stage_conv_inputs.ir", pass("stage_conv_inputs"));
@@ -244,10 +244,17 @@ TEST(Passes, SplitBatches) {
     return split_batches(std::move(graph), [&](const BatchOfProducts&) { return first; });
   });
 }
+TEST(Passes, MergeConvGroups) {
+  graph::run_cases("src/passes/test/merge_conv_groups.ir", [](graph::Graph graph) {
+    const int64_t groups = std::stoll(graph.name);  // a case's name: so many are wished
+    return merge_conv_groups(std::move(graph),
+                             [&](const graph::Graph&, graph::NodeId) { return groups; });
+  });
+}
 TEST(Passes, SplitReductions) {
   graph::run_cases("src/passes/test/split_reductions.ir", [](graph::Graph graph) {
     const int64_t parts = std::stoll(graph.name);  // a case's name: so many parts
-    return split_reductions(std::move(graph), [&](const Type&, int64_t, int64_t) { return parts; });
+    return split_reductions(std::move(graph), [&](const Reduction&) { return parts; });
   });
 }
 TEST(Passes, MergeQkv) { graph::run_cases("src/passes/test/merge_qkv.ir", pass("merge_qkv")); }

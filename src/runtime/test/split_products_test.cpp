@@ -62,12 +62,44 @@ TEST(SplitReductions, RunAndMeanTheSame) {
                     shape, axes, out, folds[k], std::count(axes.begin(), axes.end(), ',') + 1);
     auto graph = graph::parse(graph::of_type(text, k % 2 ? "f16" : "f32"));
     ASSERT_TRUE(graph.ok()) << graph.error().text();
-    auto after =
-        passes::split_reductions(*graph, [&](const Type&, int64_t, int64_t) { return parts; });
+    auto after = passes::split_reductions(*graph, [&](const passes::Reduction&) { return parts; });
     ASSERT_TRUE(after.ok());
     ASSERT_GT(after->node_count(), graph->node_count());
     expect_same(*graph, *after, fmt::format("{} of {} in {}", folds[k], shape, parts), 1e-3);
   }
+}
+
+/// A convolution of one or two dimensions, and what reads it.
+graph::Graph grouped(int64_t groups, int64_t of_group, int64_t outputs, Shape window, DType type) {
+  std::mt19937 random(9);
+  graph::Graph graph;
+  const int64_t channels = groups * of_group;
+  Shape in{2, channels}, weights{groups * outputs, of_group};
+  for (int64_t size : window) in.push_back(size + 5), weights.push_back(size);
+  const auto x = graph.add_input("x", {type, in}),
+             w = graph.add_constant(random_tensor({type, weights}, random)),
+             bias = graph.add_constant(random_tensor({type, {groups * outputs}}, random));
+  const auto y = graph.must_add(graph::Op::Conv, {x, w, bias}, ops::Attrs().set("group", groups));
+  graph.mark_output(graph.must_add(graph::Op::Relu, {y}), "y");
+  return graph;
+}
+
+TEST(MergeConvGroups, RunAndMeanTheSame) {
+  int cases = 0;
+  for (const DType type : {DType::f32, DType::f16})
+    for (const auto& [groups, of_group, outputs, left] :
+         {std::array<int64_t, 4>{6, 8, 8, 1}, {6, 3, 5, 2}, {8, 4, 2, 4}, {2, 16, 1, 1}})
+      for (const Shape& window : {Shape{3, 3}, Shape{1, 1}, Shape{5}}) {
+        const graph::Graph graph = grouped(groups, of_group, outputs, window, type);
+        auto after = passes::merge_conv_groups(
+            graph, [left = left](const graph::Graph&, graph::NodeId) { return left; });
+        ASSERT_TRUE(after.ok());
+        ASSERT_EQ(after->node(after->order().front()).attrs.get_int("group", 1), left);
+        expect_same(graph, *after, fmt::format("{} groups of {} in {}", groups, of_group, left),
+                    type == DType::f16 ? 4e-3 : 1e-5);
+        ++cases;
+      }
+  EXPECT_EQ(cases, 24);
 }
 
 }  // namespace

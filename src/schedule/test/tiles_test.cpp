@@ -509,6 +509,33 @@ TEST(Tiles, ABatchOfProductsIsSplitBehindItsFullRounds) {
             0);
 }
 
+// Groups of 4 or 8 channels are narrower than what tensor cores multiply at once; those of 32 or 64
+// are not, and a depthwise convolution has tiles of its own.
+TEST(Tiles, NarrowGroupsOfAConvolutionAreMerged) {
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy =
+      strategy_for(device, {.granularity = machine::Granularity::kStitch});
+  const auto groups_of = [&](int64_t channels, int64_t groups, int64_t side, int64_t window = 3) {
+    graph::Graph graph;
+    const auto x = graph.add_input("x", {DType::f16, {1, channels, side, side}}),
+               w = graph.add_constant(
+                   Tensor::allocate({DType::f16, {channels, channels / groups, window, window}}));
+    const auto y = graph.must_add(
+        graph::Op::Conv, {x, w},
+        ops::Attrs().set("group", groups).set("pads", std::vector<int64_t>(4, window / 2)));
+    graph.mark_output(y, "y");
+    const auto tile = stitch::conv_tile(graph, graph.order().front(), device, strategy);
+    CHECK(tile.has_value());
+    return quickest_conv_groups(*tile, device, strategy);
+  };
+  EXPECT_LT(groups_of(48, 6, 56), 6);
+  EXPECT_LT(groups_of(128, 32, 56), 32);
+  EXPECT_EQ(groups_of(1024, 32, 7), 32);
+  EXPECT_EQ(groups_of(128, 2, 56), 2);
+  EXPECT_EQ(groups_of(64, 64, 56), 64);
+  EXPECT_EQ(groups_of(64, 1, 56), 1);
+}
+
 // Kernels of a wave share the workers, but where each fills them alone and one after the other
 // takes less: then each has the tiles that it has alone.
 TEST(Tiles, KernelsThatFillTheMachineTakeTurns) {

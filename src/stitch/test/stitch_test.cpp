@@ -41,5 +41,56 @@ TEST(Stitch, Anchors) { graph::run_text_cases("src/stitch/test/anchors.ir", plan
 TEST(Stitch, InPlace) { graph::run_text_cases("src/stitch/test/in_place.ir", planned); }
 TEST(Stitch, Groups) { graph::run_text_cases("src/stitch/test/groups.ir", planned); }
 
+// A GPU's tiles hold a row's sums in registers: wider heads are products and a softmax. DaViT's
+// attention over channels has a row of 3,136 pixels.
+TEST(Stitch, HeadsWiderThanTilesAreNoTile) {
+  const auto taken = [](const machine::Machine& device, const char* type, int64_t size,
+                        int64_t value_size) {
+    const auto graph = graph::parse(fmt::format(R"(graph "g" {{
+  in %0 "q": {0}[1,3,32,{1}]
+  in %1 "k": {0}[1,3,32,{1}]
+  in %2 "v": {0}[1,3,32,{2}]
+  %3: {0}[1,3,32,{2}] = Attention(%0, %1, %2)
+  out %3 "y"
+}})",
+                                                type, size, value_size));
+    CHECK(graph.ok(), "{}", graph.error().text());
+    std::string why;
+    const bool takes = takes_whole(*graph, graph->order().front(), device, {}, &why);
+    EXPECT_EQ(why, takes ? "" : "heads wider than tiles");
+    return takes;
+  };
+  const machine::Machine gpu = *machine::gpu("sm_90a");
+  EXPECT_TRUE(taken(gpu, "f16", 256, 256));
+  EXPECT_FALSE(taken(gpu, "f16", 257, 64));
+  EXPECT_FALSE(taken(gpu, "bf16", 64, 3136));
+  EXPECT_TRUE(taken(gpu, "f32", 512, 512));
+  EXPECT_FALSE(taken(gpu, "f32", 513, 513));
+  EXPECT_TRUE(taken(machine::cpu(2), "f32", 3136, 3136));
+}
+
+// What a convolution writes lies with its channels last, and what is computed of it alone; a
+// graph's inputs and outputs do not, nor what has one element a channel.
+TEST(Stitch, StoresChannelsLast) {
+  std::vector<int> ones(16 * 8, 1);
+  const auto graph = graph::parse(fmt::format(R"(graph "g" {{
+  in %0 "x": f16[1,8,6,6]
+  const %1: f16[16,8,1,1] = [{}]
+  const %2: i64[2] = [2, 3]
+  %3: f16[1,16,6,6] = Conv(%0, %1)
+  %4: f16[1,16,6,6] = Relu(%3)
+  %5: f16[1,16,1,1] = ReduceMean(%4, %2)
+  %6: f16[1,16,6,6] = Mul(%4, %5)
+  out %6 "y"
+}})",
+                                              fmt::join(ones, ", ")));
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  const auto last = stored_channels_last(*graph, *machine::gpu("sm_90a"));
+  EXPECT_EQ(last, (std::vector<bool>{false, false, false, true, true, false, false}));
+  EXPECT_EQ(
+      stored_channels_last(*graph, *machine::gpu("sm_90a"), {.stitch = false, .tiles = false}),
+      std::vector<bool>(7, false));
+}
+
 }  // namespace
 }  // namespace obelisk::stitch
