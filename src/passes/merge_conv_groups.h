@@ -5,11 +5,11 @@
 ///   in   %1 = Conv(%0, W) {group 6}    %0 f16[1,48,56,56], W f16[48,8,3,3]
 ///   out  %1 = Conv(%0, V) {group 1}    V f16[48,48,3,3], zero but where W is
 ///
-/// Tensor cores multiply tiles of at least 16 channels by 64 pixels; of groups of 8 channels most
-/// of such a tile is padding. The products with zeros cost less than that, as long as the groups
-/// that are merged are few. `groups` says how many a convolution should have. Not depthwise ones,
-/// and only where the weights are constant. Equal but for the order of the sums; an infinite input
-/// may give NaN in other channels, since zero weights multiply it, as in pad_channels.
+/// Tiles have at least 16 channels; of a group of 4 or 8 most of one is padding. The products with
+/// zeros cost less than that, as long as the groups that are merged are few. `groups` says how many
+/// a convolution should have. Not depthwise ones, and only where the weights are constant. Equal
+/// but for the order of the sums; an infinite input may give NaN in other channels, since zero
+/// weights multiply it, as in pad_channels.
 ///
 /// Stands   before pad_channels; for the machine that is compiled for.
 /// Errors   none.    Cost  O(nodes), and the weights of merged groups.
