@@ -184,12 +184,34 @@ ValueId simplify_pad(const At& at) {
   return nothing ? at.if_same_type(at.in(0)) : kNone;
 }
 
-ValueId simplify_concat(const At& at) {  // of one part, or of one that is not of length 0
+/// Of one part, or of one that is not of length 0; of what was split before.
+ValueId simplify_concat(const At& at) {
   ValueId whole = kNone;
   for (ValueId part : at.node.inputs) {
     if (at.same_type(part) && whole == kNone) whole = part;
   }
-  return whole != kNone && (at.node.inputs.size() == 1 || at.out().count() > 0) ? whole : kNone;
+  if (whole != kNone && (at.node.inputs.size() == 1 || at.out().count() > 0)) return whole;
+  // All parts of a Split, one after the other, are what was split.
+  const auto axis_of = [&](const Node& node) {
+    const int64_t axis = node.attrs.get_int("axis", 0);
+    return axis < 0 ? axis + at.out().rank() : axis;
+  };
+  std::vector<ValueId> parts;
+  for (size_t k = 0; k < at.node.inputs.size(); ++k) {
+    const NodeId id = at.graph.producer(at.node.inputs[k], Op::Split);
+    if (id != kNone) {
+      const Node& split = at.graph.node(id);
+      const size_t count = split.outputs.size();
+      if (axis_of(split) == axis_of(at.node) && k + count <= at.node.inputs.size() &&
+          std::equal(split.outputs.begin(), split.outputs.end(), at.node.inputs.begin() + k)) {
+        parts.push_back(split.inputs[0]), k += count - 1;
+        continue;
+      }
+    }
+    parts.push_back(at.node.inputs[k]);
+  }
+  if (parts.size() == at.node.inputs.size()) return kNone;
+  return at.add(Op::Concat, std::move(parts), at.node.attrs);
 }
 
 ValueId simplify_dropout(const At& at) {

@@ -9,6 +9,7 @@
 ///   Transpose(Transpose(x))                     →  Transpose(x)
 ///   Gather of one known index                   →  Reshape(Slice(x))
 ///   Identity, Dropout, and Cast, Reshape, Transpose, Expand, Slice, Pad, Concat ... to the same
+///   Concat of all parts of a Split, in order    →  Concat of what was split
 ///   Where of a condition that is known          →  its branch
 ///
 /// Stands   after merge_equal; before the passes that look for patterns, which then see fewer

@@ -1,6 +1,7 @@
 #include "schedule/cost_model.h"
 
 #include <algorithm>
+#include <set>
 
 #include "schedule/schedule.h"
 
@@ -42,7 +43,7 @@ double moved_bytes(const Group& group, const Cutting& cut, const TaskGraph& task
     return static_cast<double>(group.cost.read.count + group.cost.written.count);
   const int64_t most = work.nest.row_count() * std::max<int64_t>(work.nest.column_count(), 1);
   double bytes = 0;
-  for (int buffer : work.buffers) {
+  for (int buffer : std::set<int>(work.buffers.begin(), work.buffers.end())) {
     const Type& type = tasks.buffers[buffer].type;
     bytes += static_cast<double>(byte_size(type.dtype, std::min(type.count(), most)));
   }

@@ -1,6 +1,7 @@
 #include "schedule/storage_box.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace obelisk::schedule {
 
@@ -8,6 +9,64 @@ using stitch::Group;
 using stitch::GroupKind;
 using stitch::Step;
 using stitch::StepKind;
+
+namespace {
+
+/// From coordinates of `part` to those of the value that it is part of, `box.storage`: the one is
+/// an input of the concatenation that makes the other, or a slice of it without steps. False:
+/// neither.
+bool place_part(const Graph& graph, ValueId part, StorageBox& box) {
+  const auto made = [&](ValueId value) -> const graph::Node* {
+    const graph::NodeId producer = graph.value(value).producer;
+    return producer == graph::kNone ? nullptr : &graph.node(producer);
+  };
+  const auto rank = static_cast<int64_t>(box.begin.size());
+  const auto axis_of = [&](const graph::Node& node) {
+    const int64_t axis = node.attrs.get_int("axis", 0);
+    return static_cast<size_t>(axis < 0 ? axis + rank : axis);
+  };
+  const auto extent = [&](ValueId value, size_t axis) { return graph.type(value).shape[axis]; };
+  if (const graph::Node* concat = made(box.storage);
+      concat && concat->op == ops::Op::Concat &&
+      std::count(concat->inputs.begin(), concat->inputs.end(), part) == 1) {
+    const size_t axis = axis_of(*concat);
+    for (const ValueId piece : concat->inputs) {
+      if (piece == part) return true;
+      box.begin[axis] += extent(piece, axis);
+    }
+  }
+  const graph::Node* node = made(part);
+  if (!node || node->inputs[0] != box.storage) return false;
+  if (node->op == ops::Op::Split) {
+    const size_t axis = axis_of(*node);
+    for (const ValueId piece : node->outputs) {
+      if (piece == part) return true;
+      if (piece == graph::kNone) return false;
+      box.begin[axis] += extent(piece, axis);
+    }
+  }
+  if (node->op != ops::Op::Slice) return false;
+  const auto ints = [&](size_t input) -> std::optional<std::vector<int64_t>> {
+    if (node->inputs.size() <= input || node->inputs[input] == graph::kNone) return std::nullopt;
+    const graph::Value& value = graph.value(node->inputs[input]);
+    if (!value.is_constant()) return std::nullopt;
+    return to_ints(value.constant);
+  };
+  const auto starts = ints(1), axes = ints(3), steps = ints(4);
+  if (!starts) return false;
+  for (size_t k = 0; k < starts->size(); ++k) {
+    int64_t axis = axes ? (*axes)[k] : static_cast<int64_t>(k), start = (*starts)[k];
+    axis += axis < 0 ? rank : 0;
+    const auto d = static_cast<size_t>(axis);
+    if (steps && (*steps)[k] != 1 && extent(part, d) > 1) return false;
+    const int64_t size = extent(box.storage, d);
+    start += start < 0 ? size : 0;
+    box.begin[d] += std::clamp<int64_t>(start, 0, std::max<int64_t>(size - 1, 0));
+  }
+  return true;
+}
+
+}  // namespace
 
 Result<StorageBox> storage_box(const Graph& graph, const stitch::Plan& plan, ValueId value) {
   const auto wrong = [&](std::string_view what) {
@@ -20,18 +79,10 @@ Result<StorageBox> storage_box(const Graph& graph, const stitch::Plan& plan, Val
                  graph.type(value).shape};
   const stitch::Layout& layout = plan.layouts[value];
   while (box.storage != layout.storage) {
-    const std::vector<graph::NodeId> users = graph.users(box.storage);
-    if (users.size() != 1 || graph.node(users[0]).op != ops::Op::Concat)
-      return wrong("no chain of concatenations leads there");
-    const graph::Node& concat = graph.node(users[0]);
-    const auto rank = static_cast<int64_t>(box.begin.size());
-    int64_t axis = concat.attrs.get_int("axis", 0);
-    if (axis < 0) axis += rank;
-    for (const ValueId piece : concat.inputs) {
-      if (piece == box.storage) break;
-      box.begin[static_cast<size_t>(axis)] += graph.type(piece).shape[static_cast<size_t>(axis)];
-    }
-    box.storage = concat.outputs[0];
+    const ValueId part = box.storage;
+    box.storage = plan.layouts[part].part_of;
+    if (box.storage == graph::kNone || !place_part(graph, part, box))
+      return wrong("no chain of concatenations and slices leads there");
   }
   const stitch::Layout& whole = plan.layouts[layout.storage];
   int64_t offset = whole.offset;

@@ -1,9 +1,10 @@
 /// schedule/storage_box.h — which part of a storage a value is.
 ///
-/// A piece of a concatenation is stored inside the concatenation's output
-/// (stitch::Layout::storage). Whether two values share elements is told by the graph alone: each
-/// value is a box in the coordinates of its storage. The layouts' offsets and strides have no say
-/// in it, so that they can be checked against it.
+/// A piece of a concatenation is stored inside the concatenation's output, a slice that a
+/// convolution reads inside of what it is cut from (stitch::Layout::storage and part_of). Whether
+/// two values share elements is told by the graph: each value is a box in the coordinates of its
+/// storage. The layouts' offsets and strides have no say in it, so that they can be checked against
+/// it.
 #pragma once
 
 #include <vector>
@@ -20,9 +21,8 @@ struct StorageBox {
   int64_t volume() const { return element_count(extent); }
 };
 
-/// The box of `value`, by the concatenations that lead from it to its storage. Errors: kBuild,
-/// where no chain of concatenations leads there, or the layout's offset or strides place the box
-/// elsewhere.
+/// The box of `value`, by the concatenations and slices that lead from it to its storage. Errors:
+/// kBuild, where none lead there, or the layout's offset or strides place the box elsewhere.
 Result<StorageBox> storage_box(const Graph& graph, const stitch::Plan& plan, ValueId value);
 
 /// How many elements two boxes share.

@@ -39,10 +39,10 @@ void Former::place(NodeId n) {
   if (!loops && node.op == ops::Op::NormStatistics) return place_statistics(n);
   if (!loops) return place_call(n);
   for (size_t output = 0; output < node.outputs.size(); ++output) {
-    if (node.outputs[output] == graph::kNone) continue;
-    if (ops::row(node.op).kind == Kind::kMove && !views_.needs_storage(node.outputs[output]) &&
-        views_.is_view(n))
-      continue;
+    const ValueId out = node.outputs[output];
+    if (out == graph::kNone) continue;
+    const bool lies_elsewhere = !views_.needs_storage(out) || views_.has_pieces(out);
+    if (ops::row(node.op).kind == Kind::kMove && lies_elsewhere && views_.is_view(n)) continue;
     place_loop(n, static_cast<int>(output));
   }
 }

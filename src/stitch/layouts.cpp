@@ -8,6 +8,7 @@
 
 namespace obelisk::stitch {
 
+using ops::Exprs;
 using ops::Kind;
 using ops::Op;
 
@@ -96,8 +97,27 @@ void Views::choose_orders() {
   }
 }
 
-/// Pieces of a concatenation are stored inside its output when each has one reader and is made by
-/// an op that stores anywhere.
+/// Whether what reads a piece by itself, inside the concatenation, can load as many bytes at once
+/// as from storage of its own.
+static bool is_aligned(const Layout& out, int64_t offset, DType type) {
+  const int64_t whole = std::max<int64_t>(16 / byte_size(type, 1), 1);
+  return offset % whole == 0 &&
+         std::all_of(out.strides.begin(), out.strides.end(),
+                     [&](int64_t stride) { return stride == 1 || stride % whole == 0; });
+}
+
+/// Whether all that reads a value does so by its strides and offset; a call of an op reads its
+/// operands from the beginning of a storage.
+bool Views::is_read_by_strides(ValueId value) const {
+  const std::vector<NodeId> users = graph_.users(value);
+  return std::all_of(users.begin(), users.end(), [&](NodeId user) {
+    std::string why;
+    return loop(user, 0) || has_attention_tile(graph_, user, tiles_, why);
+  });
+}
+
+/// Pieces of a concatenation are stored inside its output where each is made by an op that stores
+/// anywhere, and no other concatenation has it. Others that read it do so there.
 void Views::place_concatenations() {
   std::vector<bool> taken(graph_.value_count(), false);
   // Later ones first, so that a concatenation inside a concatenation finds its own place already
@@ -110,6 +130,8 @@ void Views::place_concatenations() {
     if (bits(graph_.type(out).dtype) < 8) continue;
     bool fits = true;
     std::vector<ValueId> seen;
+    int64_t axis = node.attrs.get_int("axis", 0), offset = layouts_[out].offset;
+    if (axis < 0) axis += graph_.type(out).rank();
     for (ValueId v : node.inputs) {
       const graph::Value& value = graph_.value(v);
       const bool made = value.producer != graph::kNone && !value.is_constant();
@@ -118,18 +140,19 @@ void Views::place_concatenations() {
       const Op op = made ? graph_.node(value.producer).op : Op::Concat;
       const bool storable = made && loop(value.producer, value.producer_output) &&
                             (kind != Kind::kMove || op == Op::Concat || op == Op::Identity);
-      fits = fits && storable && !graph_.is_output(v) && !taken[v] && graph_.users(v).size() == 1 &&
-             std::find(seen.begin(), seen.end(), v) == seen.end();
+      fits =
+          fits && storable && !graph_.is_output(v) && !taken[v] &&
+          (graph_.users(v).size() == 1 ||
+           (is_read_by_strides(v) && is_aligned(layouts_[out], offset, graph_.type(out).dtype))) &&
+          std::find(seen.begin(), seen.end(), v) == seen.end();
       seen.push_back(v);
+      offset += graph_.type(v).shape[axis] * layouts_[out].strides[axis];
     }
     if (!fits) continue;
-    const int rank = graph_.type(out).rank();
-    int64_t axis = node.attrs.get_int("axis", 0);
-    if (axis < 0) axis += rank;
     int64_t at = 0;
     for (ValueId v : node.inputs) {
       Layout& layout = layouts_[v];
-      layout.storage = layouts_[out].storage;
+      layout.storage = layouts_[out].storage, layout.part_of = out;
       layout.strides = layouts_[out].strides;
       layout.offset = layouts_[out].offset + at * layouts_[out].strides[axis];
       at += graph_.type(v).shape[axis];
@@ -147,6 +170,44 @@ void Views::place_concatenations() {
       pieces.insert(pieces.begin() + k, leaves.begin(), leaves.end());
       --k;
     }
+  }
+}
+
+/// A slice that a convolution reads lies where what it is cut from does: a tile reads by strides.
+/// Only of values that works compute, whose channels are last, and where the slice's elements are
+/// as well aligned as in storage of its own.
+void Views::place_slices() {
+  for (NodeId n : graph_.order()) {
+    std::string why;
+    if (!match_conv(graph_, n, tiles_, why)) continue;
+    const ValueId v = graph_.node(n).inputs[0];
+    const NodeId cut = graph_.value(v).producer;
+    if (cut == graph::kNone || !view_[cut] || has_pieces(v) || graph_.is_output(v)) continue;
+    const graph::Node& slice = graph_.node(cut);
+    if (slice.op != Op::Split && slice.op != Op::Slice) continue;
+    const ValueId whole = slice.inputs[0];
+    const NodeId maker = graph_.value(whole).producer;
+    if (maker == graph::kNone || (view_[maker] && !has_pieces(whole)) || !loop(maker, 0)) continue;
+    const Shape& shape = graph_.type(v).shape;
+    Exprs exprs;
+    std::vector<ExprId> at;
+    for (size_t d = 0; d < shape.size(); ++d)
+      at.push_back(exprs.coord(static_cast<int>(d), shape[d]));
+    const auto found = strided(exprs, v, std::move(at), static_cast<int>(shape.size()));
+    const Layout& of = layouts_[whole];
+    if (!found || found->value != whole || of.strides[1] != 1 ||
+        !is_aligned(of, found->at.offset, graph_.type(v).dtype))
+      continue;
+    bool same = true;
+    for (size_t d = 0; d < shape.size(); ++d)
+      same &= shape[d] == 1 || found->at.strides[d] == of.strides[d];
+    if (!same) continue;
+    if (!is_read_by_strides(v)) continue;
+    Layout& layout = layouts_[v];
+    layout.storage = of.storage, layout.part_of = whole, layout.strides = of.strides,
+    layout.offset = found->at.offset;
+    pieces_[v] = has_pieces(whole) ? pieces(whole) : std::vector<ValueId>{whole};
+    stored_[whole] = true;
   }
 }
 

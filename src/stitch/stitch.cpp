@@ -196,7 +196,16 @@ Status verify(const Graph& graph, const Plan& plan) {
         return bug(fmt::format("group {} runs after group {}", g, before));
     std::vector<ValueId> writes;
     if (calls_op(group.kind)) {
-      writes = graph.node(group.anchor).outputs;
+      const graph::Node& node = graph.node(group.anchor);
+      writes = node.outputs;
+      std::vector<ValueId> operands = writes;  // each from its storage's beginning
+      if (group.block_inputs.empty())
+        operands.insert(operands.end(), node.inputs.begin(), node.inputs.end());
+      for (const BlockInput& from : group.block_inputs) operands.push_back(from.value);
+      for (ValueId v : operands)
+        if (v != graph::kNone && plan.layouts[v].storage != v)
+          return bug(fmt::format("value {}, an operand of a call of {}, lies inside value {}", v,
+                                 ops::to_string(node.op), plan.layouts[v].storage));
     } else {
       for (const Step& step : group.body.steps)
         if (step.kind == StepKind::kStore) writes.push_back(group.body.operands[step.slot]);

@@ -27,6 +27,7 @@ Views::Views(const Graph& graph, const Options& options, const kernels::TileLibr
   if (options.stitch) {
     place_concatenations();
     find_views();
+    if (tiles_) place_slices();
     if (tiles_) store_product_operands(), find_dual_gemms();
   }
   for (ValueId v : graph.outputs()) stored_[v] = true;
@@ -233,7 +234,7 @@ bool Views::is_free(NodeId node) const {
   if (outputs.size() == 1 && has_pieces(outputs[0])) return true;
   if (!view_[node]) return false;
   for (ValueId v : outputs)
-    if (v != graph::kNone && stored_[v]) return false;
+    if (v != graph::kNone && stored_[v] && !has_pieces(v)) return false;
   return true;
 }
 
