@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Networks of the wide zoo on a GPU: answers beside PyTorch's in f32, and device time beside torch.compile.
 
-    gpu_zoo.py [NAME…] [--count 100] [--jobs 14] [--within 560] [--out FILE.json]
+    gpu_zoo.py [NAME…] [--count 100] [--jobs 14] [--within 560] [--pictures 224] [--without PASS,…] [--out FILE.json]
 
 Each network is a process: it makes the module, exports it, asks PyTorch (f32, f16, torch.compile of
 f16) and obelisk (op, stitch, mono; fp32, fp16) for answers to the same inputs, and times both. What
 is timed has the GPU in its turn (gpu_sides.turn); compilers of other networks use the CPU meanwhile.
+
+--pictures: sides of torchvision's and timm's pictures, where a network takes any (their own are small).
+--without: each pass is left out once, and "stitch" is timed beside what it takes with all of them.
 
 An answer is right when its largest difference from PyTorch's in f32, over the root mean square, is at
 most what rounding explains: in fp32 four times what PyTorch's own f32 differs from its f64, in fp16
@@ -102,7 +105,21 @@ def obelisk_answers(onnx, folder, runs, feeds, outputs):
     return found
 
 
-def one(name, work):
+def bench(onnx, granularities, without=""):
+    """{granularity: device time in us}, in fp16; or what stopped it."""
+    words = ["bench", onnx, "--target", "cuda", "--granularity", ",".join(granularities), "--precision", "fp16",
+             "--seconds", "0.2", "--json", *(["--disable", without] if without else [])]
+    unverified = ["--verify", "off"] if b"--verify" in subprocess.run([BIN / "obelisk", "bench", "--help"], capture_output=True).stdout else []
+    done = subprocess.run([BIN / "obelisk", *words, *unverified], capture_output=True, text=True, timeout=200)
+    try:
+        said = json.loads(done.stdout)
+        each = said if isinstance(said, list) else said.get("granularities", [said])
+        return {one["granularity"]: round(one["device_us"]["median"], 2) for one in each}
+    except (ValueError, KeyError, TypeError) as error:
+        return (done.stderr.strip() or reason(error))[:300]
+
+
+def one(name, work, passes=()):
     """Everything about one network; a row of JSON for each thing that is known."""
     import torch
     from gpu_sides import turn
@@ -166,16 +183,11 @@ def one(name, work):
             row["wrong"].append(label)
     tell()
     with turn():
-        words = ["bench", onnx, "--target", "cuda", "--granularity", ",".join(GRANULARITIES), "--precision", "fp16",
-                 "--seconds", "0.2", "--json"]
-        unverified = ["--verify", "off"] if b"--verify" in subprocess.run([BIN / "obelisk", "bench", "--help"], capture_output=True).stdout else []
-        done = subprocess.run([BIN / "obelisk", *words, *unverified], capture_output=True, text=True, timeout=200)
-    try:
-        said = json.loads(done.stdout)
-        each = said if isinstance(said, list) else said.get("granularities", [said])
-        row["obelisk_us"] = {one["granularity"]: round(one["device_us"]["median"], 2) for one in each}
-    except (ValueError, KeyError, TypeError) as error:
-        row["bench"] = (done.stderr.strip() or reason(error))[:300]
+        times = bench(onnx, GRANULARITIES)
+        row["obelisk_us" if isinstance(times, dict) else "bench"] = times
+        for left_out in passes:
+            times = bench(onnx, ["stitch"], left_out)
+            row.setdefault("stitch_us_without", {})[left_out] = times.get("stitch") if isinstance(times, dict) else times
     tell()
     try:
         time_torch(network.module.float(), feeds, row)
@@ -189,7 +201,7 @@ def in_process(name, options, deadline):
     left = deadline - time.monotonic()
     if left < 20:
         return {"network": name, "left_out": "no time was left"}
-    words = [sys.executable, __file__, "--one", name, "--work", options.work]
+    words = [sys.executable, __file__, "--one", name, "--work", options.work, "--without", options.without]
     settings = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "1", "OBELISK_GPU_TURN": str(pathlib.Path(options.work) / "turn")}
     log = open(pathlib.Path(options.work) / f"{name}.log", "w")
     try:
@@ -215,11 +227,15 @@ def main():
     parser.add_argument("--within", type=float, default=560, help="seconds in all")
     parser.add_argument("--work", default=tempfile.gettempdir() + "/gpu_zoo")
     parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--pictures", type=int, help="sides of pictures, where a network takes any")
+    parser.add_argument("--without", default="", help="passes, each of which is left out once")
     parser.add_argument("--one", metavar="NAME")
     options = parser.parse_args()
+    if options.pictures:
+        os.environ["OBELISK_ZOO_PICTURES"] = str(options.pictures)  # zoo_wide_networks.py, here and in each network's process
     pathlib.Path(options.work).mkdir(parents=True, exist_ok=True)
     if options.one:
-        return one(options.one, pathlib.Path(options.work))
+        return one(options.one, pathlib.Path(options.work), [name for name in options.without.split(",") if name])
     from gpu import Session
     from zoo_wide_networks import NETWORKS
     names = [name for name in NETWORKS if any(fnmatch.fnmatch(name, p) for p in options.names or ["*"])]

@@ -2,8 +2,11 @@
 
     NETWORKS[NAME] -> Wide; NETWORKS[NAME].make() -> zoo_models.Network with static shapes
 
+OBELISK_ZOO_PICTURES=N in the environment: pictures of N x N for networks that take any size.
+
 Importing this needs no PyTorch; making a network does. Weights come later (zoo_weights.py).
 """
+import os
 import re
 from dataclasses import dataclass
 from typing import Callable
@@ -36,8 +39,16 @@ def value(*dims, kind="normal", high=0):
     return Input(dims, kind, high)
 
 
+def side_of(size, options):
+    """Of a picture; a network whose options name a size takes no other."""
+    fixed = "img_size" in options or "image_size" in options
+    return size if fixed else int(os.environ.get("OBELISK_ZOO_PICTURES", size))
+
+
 # ---- torchvision -------------------------------------------------------------------------------
 def torchvision_scores(function, size, options):
+    size = side_of(size, options)
+
     def make():
         import zoo_models  # noqa: F401 — names the operators of torchvision's compiled part
         import torchvision.models
@@ -117,6 +128,8 @@ for _name in ("resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "swin_t", 
 
 # ---- timm --------------------------------------------------------------------------------------
 def timm_scores(model, size, options):
+    size = side_of(size, options)
+
     def make():
         import zoo_models  # noqa: F401
         import timm
