@@ -55,8 +55,9 @@ Result<const Tagging*> Shadow::tagging(ValueId value) {
   Tagging& made = taggings_[static_cast<size_t>(value)];
   if (made.storage != graph::kNone) return &made;
   TRY(const StorageBox box, storage_box(graph_, plan_, value));
-  made.strides = row_major_strides(graph_.type(box.storage).shape);
-  for (size_t d = 0; d < box.begin.size(); ++d) made.base += box.begin[d] * made.strides[d];
+  made.strides = box.steps;
+  const std::vector<int64_t> steps = row_major_strides(graph_.type(box.storage).shape);
+  for (size_t d = 0; d < box.begin.size(); ++d) made.base += box.begin[d] * steps[d];
   made.storage = box.storage;
   return &made;
 }

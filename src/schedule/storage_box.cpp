@@ -66,6 +66,84 @@ bool place_part(const Graph& graph, ValueId part, StorageBox& box) {
   return true;
 }
 
+using Steps = std::vector<int64_t>;
+
+/// After a reshape: steps of the new dimensions, where those of the old ones that they are made of
+/// follow one another.
+std::optional<Steps> reshaped(const Shape& from, const Steps& steps, const Shape& to) {
+  Steps made(to.size(), 0);
+  size_t a = 0, b = 0;
+  while (a < from.size() && b < to.size()) {
+    size_t a_end = a + 1, b_end = b + 1;
+    int64_t old_count = from[a], new_count = to[b];
+    while (old_count != new_count) {
+      if (old_count < new_count ? a_end == from.size() : b_end == to.size()) return std::nullopt;
+      if (old_count < new_count)
+        old_count *= from[a_end++];
+      else
+        new_count *= to[b_end++];
+    }
+    int64_t step = 0;  // of what the old dimensions are together
+    for (size_t d = a_end; d-- > a;) {
+      if (from[d] == 1) continue;
+      if (step != 0 && steps[d] != step) return std::nullopt;
+      if (step == 0) made[b_end - 1] = steps[d];
+      step = steps[d] * from[d];
+    }
+    for (size_t d = b_end - 1; d-- > b;) made[d] = made[d + 1] * to[d + 1];
+    a = a_end, b = b_end;
+  }
+  return made;
+}
+
+/// By coordinate of `part`, its step in elements of `whole` in row-major order, where moves of all
+/// elements lead from one to the other.
+std::optional<Steps> steps_of_moves(const Graph& graph, ValueId part, ValueId whole) {
+  std::vector<graph::NodeId> chain;
+  for (ValueId v = part; v != whole; v = graph.node(chain.back()).inputs[0]) {
+    const graph::NodeId producer = graph.value(v).producer;
+    if (producer == graph::kNone) return std::nullopt;
+    const ops::Op op = graph.node(producer).op;
+    if (op != ops::Op::Transpose && op != ops::Op::Reshape && op != ops::Op::Squeeze &&
+        op != ops::Op::Unsqueeze && op != ops::Op::Flatten)
+      return std::nullopt;
+    chain.push_back(producer);
+  }
+  Shape shape = graph.type(whole).shape;
+  Steps steps = row_major_strides(shape);
+  for (size_t k = chain.size(); k-- > 0;) {
+    const graph::Node& node = graph.node(chain[k]);
+    const Shape& to = graph.type(node.outputs[0]).shape;
+    if (node.op == ops::Op::Transpose) {
+      std::vector<int64_t> order = node.attrs.get_ints("perm");
+      if (order.empty())
+        for (size_t d = to.size(); d-- > 0;) order.push_back(static_cast<int64_t>(d));
+      Steps turned;
+      for (int64_t d : order) turned.push_back(steps[static_cast<size_t>(d)]);
+      steps = std::move(turned);
+    } else {
+      auto made = reshaped(shape, steps, to);
+      if (!made) return std::nullopt;
+      steps = std::move(*made);
+    }
+    shape = to;
+  }
+  return steps;
+}
+
+/// Along which dimension of `shape`, how many elements of it, a step in row-major order leads.
+struct Along {
+  size_t dim = 0;
+  int64_t times = 1;
+};
+std::optional<Along> along(const Shape& shape, int64_t step) {
+  const std::vector<int64_t> steps = row_major_strides(shape);
+  for (size_t d = 0; d < shape.size(); ++d)
+    if (shape[d] > 1 && steps[d] <= step)
+      return step % steps[d] == 0 ? std::optional(Along{d, step / steps[d]}) : std::nullopt;
+  return std::nullopt;
+}
+
 }  // namespace
 
 Result<StorageBox> storage_box(const Graph& graph, const stitch::Plan& plan, ValueId value) {
@@ -75,19 +153,39 @@ Result<StorageBox> storage_box(const Graph& graph, const stitch::Plan& plan, Val
                              plan.layouts[value].storage, what),
                  "", "this is a defect of Obelisk; please report it with the model"};
   };
-  StorageBox box{value, std::vector<int64_t>(graph.type(value).shape.size(), 0),
-                 graph.type(value).shape};
+  const Shape& shape = graph.type(value).shape;
+  StorageBox box{value, std::vector<int64_t>(shape.size(), 0), shape, {}};
   const stitch::Layout& layout = plan.layouts[value];
+  std::vector<Along> coordinates(shape.size());  // of the value, in those of the box
+  for (size_t d = 0; d < shape.size(); ++d) coordinates[d].dim = d;
   while (box.storage != layout.storage) {
     const ValueId part = box.storage;
     box.storage = plan.layouts[part].part_of;
-    if (box.storage == graph::kNone || !place_part(graph, part, box))
-      return wrong("no chain of concatenations and slices leads there");
+    if (box.storage == graph::kNone) return wrong("nothing leads there");
+    const Shape& around = graph.type(box.storage).shape;
+    if (around.size() == box.begin.size() && place_part(graph, part, box)) continue;
+    // All of it in another order of dimensions.
+    const auto steps = part == value ? steps_of_moves(graph, part, box.storage) : std::nullopt;
+    if (!steps) return wrong("no chain of concatenations, slices and moves leads there");
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if (shape[d] == 1) continue;
+      const auto at = along(around, (*steps)[d]);
+      if (!at) return wrong("a coordinate runs along several of the storage");
+      coordinates[d] = *at;
+    }
+    box.begin.assign(around.size(), 0), box.extent = around;
   }
   const stitch::Layout& whole = plan.layouts[layout.storage];
+  const std::vector<int64_t> steps = row_major_strides(graph.type(layout.storage).shape);
   int64_t offset = whole.offset;
   for (size_t d = 0; d < box.begin.size(); ++d) offset += box.begin[d] * whole.strides[d];
-  if (whole.strides != layout.strides) return wrong("its strides are not those of the storage");
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const Along& at = coordinates[d];
+    const bool one = shape[d] == 1 && at.dim >= steps.size();
+    box.steps.push_back(one ? 0 : at.times * steps[at.dim]);
+    if (shape[d] > 1 && layout.strides[d] != at.times * whole.strides[at.dim])
+      return wrong("its strides are not those of the storage");
+  }
   if (offset != layout.offset && box.volume() > 0)
     return wrong(fmt::format("at offset {} instead of {}", layout.offset, offset));
   return box;

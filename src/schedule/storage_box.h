@@ -1,10 +1,10 @@
 /// schedule/storage_box.h — which part of a storage a value is.
 ///
-/// A piece of a concatenation is stored inside the concatenation's output, a slice that a
-/// convolution reads inside of what it is cut from (stitch::Layout::storage and part_of). Whether
-/// two values share elements is told by the graph: each value is a box in the coordinates of its
-/// storage. The layouts' offsets and strides have no say in it, so that they can be checked against
-/// it.
+/// A piece of a concatenation is stored inside the concatenation's output; what a convolution reads
+/// may lie where a value does that it is a slice of, or all of in another order of dimensions
+/// (stitch::Layout::storage and part_of). Whether two values share elements is told by the graph:
+/// each value is a box in the coordinates of its storage. The layouts' offsets and strides have no
+/// say in it, so that they can be checked against it.
 #pragma once
 
 #include <vector>
@@ -13,16 +13,19 @@
 
 namespace obelisk::schedule {
 
-/// The box [begin, begin + extent) in the coordinates of `storage`, a value with the same rank.
+/// The box [begin, begin + extent) in the coordinates of `storage`.
 struct StorageBox {
   ValueId storage = graph::kNone;
   std::vector<int64_t> begin;
   Shape extent;
+  std::vector<int64_t> steps;  // by coordinate of the value, in elements of `storage` in row-major
+                               // order
   int64_t volume() const { return element_count(extent); }
 };
 
-/// The box of `value`, by the concatenations and slices that lead from it to its storage. Errors:
-/// kBuild, where none lead there, or the layout's offset or strides place the box elsewhere.
+/// The box of `value`, by the concatenations, slices and moves that lead from it to its storage.
+/// Errors: kBuild, where none lead there, or the layout's offset or strides place the box
+/// elsewhere.
 Result<StorageBox> storage_box(const Graph& graph, const stitch::Plan& plan, ValueId value);
 
 /// How many elements two boxes share.

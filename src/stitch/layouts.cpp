@@ -30,6 +30,12 @@ std::vector<int> identity_order(int rank) {
   return order;
 }
 
+/// Ops that only move elements, all of them.
+bool moves_all(Op op) {
+  return op == Op::Transpose || op == Op::Reshape || op == Op::Squeeze || op == Op::Unsqueeze ||
+         op == Op::Flatten;
+}
+
 /// Channels last, for [N, C, spatial...].
 std::vector<int> channels_last(int rank) {
   std::vector<int> order = {0};
@@ -39,6 +45,19 @@ std::vector<int> channels_last(int rank) {
 }
 
 }  // namespace
+
+/// Whether moves alone lead from a value to a convolution, which reads it where it lies
+/// (place_parts).
+bool Views::leads_to_conv(ValueId value) const {
+  const std::vector<NodeId> users = graph_.users(value);
+  return std::any_of(users.begin(), users.end(), [&](NodeId user) {
+    const graph::Node& node = graph_.node(user);
+    std::string why;
+    if (node.op == Op::Conv)
+      return node.inputs[0] == value && match_conv(graph_, user, tiles_, why);
+    return moves_all(node.op) && leads_to_conv(node.outputs[0]);
+  });
+}
 
 /// Which dimension order each value is stored in. Graph inputs, outputs and what custom ops touch
 /// stay row-major.
@@ -75,7 +94,7 @@ void Views::choose_orders() {
         if (tiles_ && type.rank() >= 3 && (node.op == Op::Conv || feeds_conv)) {
           order = channels_last(type.rank());
         } else if (users.size() == 1 && graph_.node(users[0]).op == Op::Transpose &&
-                   kind != Kind::kMove) {
+                   kind != Kind::kMove && !leads_to_conv(v)) {
           const auto perm = graph_.node(users[0]).attrs.get_ints("perm");
           if (perm.size() == order.size()) order.assign(perm.begin(), perm.end());
         } else {
@@ -173,39 +192,51 @@ void Views::place_concatenations() {
   }
 }
 
-/// A slice that a convolution reads lies where what it is cut from does: a tile reads by strides.
-/// Only of values that works compute, whose channels are last, and where the slice's elements are
-/// as well aligned as in storage of its own.
-void Views::place_slices() {
+/// What `value` is all of, in another order of dimensions, or a slice of: by views alone, as
+/// schedule/storage_box.h can tell.
+ValueId Views::source_of(ValueId value) const {
+  const auto view = [&](ValueId v) -> const graph::Node* {
+    const NodeId producer = graph_.value(v).producer;
+    return producer == graph::kNone || !view_[producer] || has_pieces(v) ? nullptr
+                                                                         : &graph_.node(producer);
+  };
+  const graph::Node* node = view(value);
+  if (!node) return graph::kNone;
+  if (node->op == Op::Split || node->op == Op::Slice) return node->inputs[0];
+  ValueId source = value;
+  for (; node; source = node->inputs[0], node = view(source))
+    if (!moves_all(node->op)) break;
+  return source == value ? graph::kNone : source;
+}
+
+/// What a convolution reads lies where a value does that it is a slice of, or the whole in another
+/// order of dimensions (tokens as an image): a tile reads by strides. Only of values that works
+/// compute, whose channels are neighbours, and where the elements are as well aligned as in storage
+/// of its own.
+void Views::place_parts() {
   for (NodeId n : graph_.order()) {
     std::string why;
     if (!match_conv(graph_, n, tiles_, why)) continue;
-    const ValueId v = graph_.node(n).inputs[0];
-    const NodeId cut = graph_.value(v).producer;
-    if (cut == graph::kNone || !view_[cut] || has_pieces(v) || graph_.is_output(v)) continue;
-    const graph::Node& slice = graph_.node(cut);
-    if (slice.op != Op::Split && slice.op != Op::Slice) continue;
-    const ValueId whole = slice.inputs[0];
+    const ValueId v = graph_.node(n).inputs[0], whole = source_of(v);
+    if (whole == graph::kNone || graph_.is_output(v) || graph_.is_output(whole)) continue;
     const NodeId maker = graph_.value(whole).producer;
     if (maker == graph::kNone || (view_[maker] && !has_pieces(whole)) || !loop(maker, 0)) continue;
     const Shape& shape = graph_.type(v).shape;
+    const int rank = static_cast<int>(shape.size());
     Exprs exprs;
     std::vector<ExprId> at;
-    for (size_t d = 0; d < shape.size(); ++d)
-      at.push_back(exprs.coord(static_cast<int>(d), shape[d]));
-    const auto found = strided(exprs, v, std::move(at), static_cast<int>(shape.size()));
-    const Layout& of = layouts_[whole];
-    if (!found || found->value != whole || of.strides[1] != 1 ||
-        !is_aligned(of, found->at.offset, graph_.type(v).dtype))
+    for (int d = 0; d < rank; ++d) at.push_back(exprs.coord(d, shape[d]));
+    const auto found = strided(exprs, v, std::move(at), rank);
+    if (!found || found->value != whole || found->at.strides[1] != 1) continue;
+    Layout layout = layouts_[v];
+    layout.storage = layouts_[whole].storage, layout.part_of = whole;
+    layout.offset = found->at.offset, layout.strides = strides_in_order(shape, channels_last(rank));
+    for (int d = 0; d < rank; ++d)
+      if (shape[d] > 1) layout.strides[d] = found->at.strides[d];
+    if (!is_read_by_strides(v) || !is_aligned(layout, layout.offset, graph_.type(v).dtype) ||
+        !is_aligned(layouts_[whole], layout.offset, graph_.type(v).dtype))
       continue;
-    bool same = true;
-    for (size_t d = 0; d < shape.size(); ++d)
-      same &= shape[d] == 1 || found->at.strides[d] == of.strides[d];
-    if (!same) continue;
-    if (!is_read_by_strides(v)) continue;
-    Layout& layout = layouts_[v];
-    layout.storage = of.storage, layout.part_of = whole, layout.strides = of.strides,
-    layout.offset = found->at.offset;
+    layouts_[v] = std::move(layout);
     pieces_[v] = has_pieces(whole) ? pieces(whole) : std::vector<ValueId>{whole};
     stored_[whole] = true;
   }

@@ -187,7 +187,7 @@ struct Layout {
   bool materialized = false;
   ValueId storage = graph::kNone;  // whose buffer; itself unless it lives inside another value
   ValueId part_of = graph::kNone;  // inside which, the next one on the way to the storage: the
-                                   // concatenation that it is a piece of, or what it is a slice of
+                                   // concatenation of it, or what it is a slice of, or all of
   int64_t offset = 0;
   std::vector<int64_t> strides;
 };

@@ -27,7 +27,7 @@ Views::Views(const Graph& graph, const Options& options, const kernels::TileLibr
   if (options.stitch) {
     place_concatenations();
     find_views();
-    if (tiles_) place_slices();
+    if (tiles_) place_parts();
     if (tiles_) store_product_operands(), find_dual_gemms();
   }
   for (ValueId v : graph.outputs()) stored_[v] = true;

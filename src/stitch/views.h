@@ -6,12 +6,12 @@
 ///
 /// A value that only a transpose reads is stored in the transposed order, a convolution's output
 /// channels-last, the pieces of a concatenation inside its output, also where others read them, and
-/// a slice that a convolution reads inside of what it is cut from; so most data movement needs no
-/// code at all. Where the halves of a product are combined again, its group computes both side by
-/// side (a dual GEMM), and the split is part of it. A cast from f16 or bf16 to f32 is a view too,
-/// since every load computes in f32: a product of two such values is one of 16-bit operands with an
-/// f32 result. form_groups adds cheap nodes that would otherwise be groups of their own: a cast of
-/// which others take slices, a negated half.
+/// what a convolution reads where a value lies that it is a slice of, or all of in another order
+/// (tokens as an image); so most data movement needs no code at all. Where the halves of a product
+/// are combined again, its group computes both side by side (a dual GEMM), and the split is part of
+/// it. A cast from f16 or bf16 to f32 is a view too, since every load computes in f32: a product of
+/// two such values is one of 16-bit operands with an f32 result. form_groups adds cheap nodes that
+/// would otherwise be groups of their own: a cast of which others take slices, a negated half.
 ///
 /// Stands   first: everything after it reads values through Views.
 /// Paper    AStitch treats moves as light elementwise ops of local scheme; here they become part of
@@ -82,11 +82,13 @@ class Views {
   const ops::Loop* loop(NodeId node, int output) const;
 
  private:
+  bool leads_to_conv(ValueId value) const;       // layouts.cpp
   bool is_read_by_strides(ValueId value) const;  // layouts.cpp
   void choose_orders();                          // layouts.cpp
   void place_concatenations();                   // layouts.cpp
   void find_views();
-  void place_slices();  // layouts.cpp
+  ValueId source_of(ValueId value) const;  // layouts.cpp
+  void place_parts();                      // layouts.cpp
   bool widens(NodeId node) const;
   NodeId widening_behind(ValueId value) const;
   std::set<NodeId> casts_to_compute() const;
