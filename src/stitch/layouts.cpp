@@ -209,6 +209,13 @@ ValueId Views::source_of(ValueId value) const {
   return source == value ? graph::kNone : source;
 }
 
+/// Whether each element of a slice is followed by the one that follows it in what it is cut from.
+static bool same_steps(const Shape& shape, const Layout& slice, const Layout& whole) {
+  for (size_t d = 0; d < shape.size(); ++d)
+    if (shape[d] > 1 && slice.strides[d] != whole.strides[d]) return false;
+  return true;
+}
+
 /// What a convolution reads lies where a value does that it is a slice of, or the whole in another
 /// order of dimensions (tokens as an image): a tile reads by strides. Only of values that works
 /// compute, whose channels are neighbours, and where the elements are as well aligned as in storage
@@ -233,6 +240,9 @@ void Views::place_parts() {
     layout.offset = found->at.offset, layout.strides = strides_in_order(shape, channels_last(rank));
     for (int d = 0; d < rank; ++d)
       if (shape[d] > 1) layout.strides[d] = found->at.strides[d];
+    const Op cut = graph_.node(graph_.value(v).producer).op;
+    if ((cut == Op::Slice || cut == Op::Split) && !same_steps(shape, layout, layouts_[whole]))
+      continue;
     if (!is_read_by_strides(v) || !is_aligned(layout, layout.offset, graph_.type(v).dtype) ||
         !is_aligned(layouts_[whole], layout.offset, graph_.type(v).dtype))
       continue;
