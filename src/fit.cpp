@@ -4,8 +4,9 @@
 
 namespace obelisk::compiler {
 
-/// Of results that are neighbours, of which threads take a pack each: as many parts as take least,
-/// the parts and then their end; evenly cut where that costs little. 1: they gain too little.
+/// For results that lie next to each other in memory, which threads reduce in packs: the number of
+/// parts for which both passes, over the parts and then over their results, are predicted to take
+/// least. A number that does not divide the length costs another phase. 1: splitting gains little.
 static int64_t parts_of_columns(const machine::Machine& machine, const passes::Reduction& reduction,
                                 int64_t most) {
   const int64_t folded = reduction.type.count() / std::max<int64_t>(reduction.outputs, 1);
@@ -13,7 +14,7 @@ static int64_t parts_of_columns(const machine::Machine& machine, const passes::R
       machine::thresholds::kWorthParts * schedule::strided_columns_nanos(machine, folded);
   int64_t best = 1;
   for (int64_t parts = 2; parts <= std::min(most, reduction.length); ++parts) {
-    const double rest = reduction.length % parts == 0 ? 0 : machine.costs.phase;  // joined
+    const double rest = reduction.length % parts == 0 ? 0 : machine.costs.phase;
     const double nanos = schedule::strided_columns_nanos(machine, (folded + parts - 1) / parts) +
                          machine.costs.phase + schedule::strided_columns_nanos(machine, parts) +
                          rest;

@@ -28,12 +28,12 @@ GridText emit_grid(const stitch::Group& group, const schedule::Work& work,
     shape.stride_w = c.stride_w, shape.dilation_h = c.dilation_h;
     shape.dilation_w = c.dilation_w, shape.pad_top = c.pad_top, shape.pad_left = c.pad_left,
     shape.out_width = c.out_width;
-    shape.x_image = in.strides[0], shape.x_pixel = in.strides.back();
-    shape.x_row = in.strides.size() == 3 ? shape.x_image : in.strides[2];  // of one row
-    geometry = fmt::format("{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}", c.height,
-                           c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h,
-                           c.dilation_w, c.pad_top, c.pad_left, c.out_width, c.out_height,
-                           shape.x_row, shape.x_pixel, shape.x_image);
+    const auto [image, row, pixel] = stitch::pixel_strides(in);
+    shape.x_image = image, shape.x_row = row, shape.x_pixel = pixel;
+    geometry =
+        fmt::format("{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}", c.height, c.width,
+                    c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w,
+                    c.pad_top, c.pad_left, c.out_width, c.out_height, row, pixel, image);
   } else {
     const schedule::Access* a = work.nest.of_product(group, 0);
     const int64_t rows = work.nest.row_count(), row = a->strides[0];

@@ -49,8 +49,8 @@ double roof_nanos(const stitch::Group& group, const machine::Machine& machine);
 std::vector<Need> kernel_needs(const stitch::Plan& plan, const TaskGraph& tasks,
                                const machine::Machine& machine);
 
-/// What a task takes that folds so many strided columns of neighbouring rows (channels of pixels),
-/// in so many batches of rows.
+/// Predicted nanoseconds of a GPU's task that reduces `columns` strided elements for each of a
+/// batch of neighbouring rows (pixels for each channel), `passes` batches one after the other.
 double strided_columns_nanos(const machine::Machine& machine, int64_t columns, int64_t passes = 1);
 
 /// In how many parts of k a GEMM of more rows than kMostPipelinedRows is computed: as many as gangs
@@ -58,9 +58,8 @@ double strided_columns_nanos(const machine::Machine& machine, int64_t columns, i
 int64_t tall_split_k(const machine::Machine& machine, const machine::Strategy& strategy,
                      int32_t type, int64_t rows, int64_t columns, int64_t depth);
 
-/// How many groups a grouped convolution should have where several may be merged into one, whose
-/// weights have zeros between those of each: as many as it has unless fewer are predicted to be
-/// clearly quicker.
+/// How many groups a grouped convolution should have if groups may be merged (block-diagonal
+/// weights): its own number, unless fewer are predicted to be clearly quicker.
 int64_t quickest_conv_groups(const stitch::ConvTile& conv, const machine::Machine& machine,
                              const machine::Strategy& strategy);
 

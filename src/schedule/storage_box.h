@@ -1,10 +1,10 @@
 /// schedule/storage_box.h — which part of a storage a value is.
 ///
-/// A piece of a concatenation is stored inside the concatenation's output; what a convolution reads
-/// may lie where a value does that it is a slice of, or all of in another order of dimensions
-/// (stitch::Layout::storage and part_of). Whether two values share elements is told by the graph:
-/// each value is a box in the coordinates of its storage. The layouts' offsets and strides have no
-/// say in it, so that they can be checked against it.
+/// An input of a concatenation may be stored inside its output, and a convolution's input inside
+/// the value that it is a slice of, or all of in another order of dimensions
+/// (stitch::Layout::storage and part_of). Whether two values share elements is derived from the
+/// graph alone: each value is a box in the coordinates of its storage. The offsets and strides of
+/// layouts are checked against it.
 #pragma once
 
 #include <vector>

@@ -26,26 +26,22 @@ ObkConv geometry(const stitch::ConvTile& conv, const Cutting& cut) {
   return shape;
 }
 
-/// Tasks of a tiled convolution.
-int64_t count_tiles(const stitch::ConvTile& conv, const Work& work) {
-  const int64_t pixels = conv.out_height * conv.out_width;
-  return conv.shape.batch * ((pixels + work.tile_rows - 1) / work.tile_rows) *
-         ((conv.shape.outputs + work.tile_columns - 1) / work.tile_columns);
-}
-
-/// What a convolution that is not depthwise takes, and its weights from memory, with its input's
-/// channels last.
-double nanos_of(const stitch::ConvTile& conv, const Cutting& cut) {
-  const int64_t pixels = conv.out_height * conv.out_width;
+/// Predicted nanoseconds of a convolution that is not depthwise, by the tiles that suit it best:
+/// its input channels-last, its weights read from memory.
+double conv_nanos(const stitch::ConvTile& conv, const Cutting& cut) {
+  stitch::Group group;
+  group.kind = stitch::GroupKind::kConv, group.conv = conv;
   Work work;
   work.nest.rows = 1;
-  work.nest.dims = {{.extent = conv.shape.batch * pixels}, {.extent = conv.shape.outputs}};
+  work.nest.dims = {{.extent = conv.shape.batch * conv.out_height * conv.out_width},
+                    {.extent = conv.shape.outputs}};
   if (!cut_conv_by_cost({}, conv, cut, work)) return INFINITY;
-  double nanos = listed_nanos(cut, count_tiles(conv, work), work);
+  const int64_t tasks = count_tasks(group, work);
+  double nanos = listed_nanos(cut, tasks, work);
   if (conv.shape.groups == 1) {
     ObkConv shape = geometry(conv, cut);
     shape.rows = conv.out_height, shape.x_image = conv.height * shape.x_row;
-    nanos = cut_grid_tiles(cut, shape, conv.shape.outputs, count_tiles(conv, work), work);
+    nanos = cut_grid_tiles(cut, shape, conv.shape.outputs, tasks, work);
   }
   const int64_t weights =
       conv.shape.outputs * conv.shape.group_inputs * conv.kernel_h * conv.kernel_w;
@@ -62,14 +58,14 @@ int64_t quickest_conv_groups(const stitch::ConvTile& conv, const machine::Machin
   if (conv.depthwise || !tiles.conv.pixels) return groups;
   const Cutting cut{machine, strategy, tiles, {machine.sms}};
   stitch::ConvTile tile = conv;
-  double least = machine::thresholds::kWorthMergingGroups * nanos_of(conv, cut);
+  double least = machine::thresholds::kWorthMergingGroups * conv_nanos(conv, cut);
   int64_t best = groups;
   for (int64_t merged = 2; merged <= groups; ++merged) {
     if (groups % merged != 0) continue;
     tile.shape.groups = groups / merged;
     tile.shape.group_inputs = conv.shape.group_inputs * merged;
     tile.shape.group_outputs = conv.shape.group_outputs * merged;
-    const double nanos = nanos_of(tile, cut);
+    const double nanos = conv_nanos(tile, cut);
     if (nanos < least) least = nanos, best = tile.shape.groups;
   }
   return best;
@@ -220,9 +216,7 @@ void cut_conv_grid(const stitch::Plan& plan, const stitch::ConvTile& conv, const
   const int64_t pixels = conv.out_height * conv.out_width, size = byte_size(conv.type, 1);
   // Copies are as wide as pixels are aligned; runs of few channels are read by 16 bytes.
   if (conv.depthwise || conv.shape.groups != 1 || in.strides[1] != 1) return;
-  // Of one dimension: an image is one row.
-  const int64_t image = in.strides[0], row = in.strides.size() == 3 ? image : in.strides[2],
-                pixel = in.strides.back();
+  const auto [image, row, pixel] = stitch::pixel_strides(in);
   int64_t begins = conv.shape.inputs % 8 == 0 || conv.kernel_h * conv.kernel_w == 1
                        ? kernels::at_once(image | row | pixel)
                        : 8;

@@ -30,7 +30,7 @@ std::vector<int> identity_order(int rank) {
   return order;
 }
 
-/// Ops that only move elements, all of them.
+/// Ops that reorder or reshape all elements of their input.
 bool moves_all(Op op) {
   return op == Op::Transpose || op == Op::Reshape || op == Op::Squeeze || op == Op::Unsqueeze ||
          op == Op::Flatten;
@@ -46,7 +46,7 @@ std::vector<int> channels_last(int rank) {
 
 }  // namespace
 
-/// Whether moves alone lead from a value to a convolution, which reads it where it lies
+/// Whether only moves lie between a value and a convolution, which then reads it in place
 /// (place_parts).
 bool Views::leads_to_conv(ValueId value) const {
   const std::vector<NodeId> users = graph_.users(value);
@@ -116,8 +116,8 @@ void Views::choose_orders() {
   }
 }
 
-/// Whether what reads a piece by itself, inside the concatenation, can load as many bytes at once
-/// as from storage of its own.
+/// Whether an op that reads a value at this offset of a layout can load 16 bytes at once, as from a
+/// buffer of the value's own.
 static bool is_aligned(const Layout& out, int64_t offset, DType type) {
   const int64_t whole = std::max<int64_t>(16 / byte_size(type, 1), 1);
   return offset % whole == 0 &&
@@ -125,8 +125,8 @@ static bool is_aligned(const Layout& out, int64_t offset, DType type) {
                      [&](int64_t stride) { return stride == 1 || stride % whole == 0; });
 }
 
-/// Whether all that reads a value does so by its strides and offset; a call of an op reads its
-/// operands from the beginning of a storage.
+/// Whether every reader of a value addresses it by its offset and strides. A call of an op does
+/// not: it takes a dense operand at the beginning of a buffer.
 bool Views::is_read_by_strides(ValueId value) const {
   const std::vector<NodeId> users = graph_.users(value);
   return std::all_of(users.begin(), users.end(), [&](NodeId user) {
@@ -135,8 +135,8 @@ bool Views::is_read_by_strides(ValueId value) const {
   });
 }
 
-/// Pieces of a concatenation are stored inside its output where each is made by an op that stores
-/// anywhere, and no other concatenation has it. Others that read it do so there.
+/// Inputs of a concatenation are written directly into its output, if each is made by an op that
+/// can store anywhere and is in no other concatenation. Other readers of an input read it there.
 void Views::place_concatenations() {
   std::vector<bool> taken(graph_.value_count(), false);
   // Later ones first, so that a concatenation inside a concatenation finds its own place already
@@ -192,8 +192,8 @@ void Views::place_concatenations() {
   }
 }
 
-/// What `value` is all of, in another order of dimensions, or a slice of: by views alone, as
-/// schedule/storage_box.h can tell.
+/// The stored value that `value` is a slice of, or all of in another order of dimensions; kNone
+/// where other views lie between them. schedule/storage_box.h checks the same by itself.
 ValueId Views::source_of(ValueId value) const {
   const auto view = [&](ValueId v) -> const graph::Node* {
     const NodeId producer = graph_.value(v).producer;
@@ -209,17 +209,17 @@ ValueId Views::source_of(ValueId value) const {
   return source == value ? graph::kNone : source;
 }
 
-/// Whether each element of a slice is followed by the one that follows it in what it is cut from.
+/// Whether a slice has no steps: its strides are those of what it is cut from.
 static bool same_steps(const Shape& shape, const Layout& slice, const Layout& whole) {
   for (size_t d = 0; d < shape.size(); ++d)
     if (shape[d] > 1 && slice.strides[d] != whole.strides[d]) return false;
   return true;
 }
 
-/// What a convolution reads lies where a value does that it is a slice of, or the whole in another
-/// order of dimensions (tokens as an image): a tile reads by strides. Only of values that works
-/// compute, whose channels are neighbours, and where the elements are as well aligned as in storage
-/// of its own.
+/// A convolution's input that is a slice of a stored value, or all of it in another order of
+/// dimensions (tokens as an image), is no copy: tiles read it in place, by strides. Only where a
+/// work of the program computes the value, channels are next to each other, and 16-byte loads stay
+/// aligned.
 void Views::place_parts() {
   for (NodeId n : graph_.order()) {
     std::string why;

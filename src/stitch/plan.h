@@ -192,6 +192,15 @@ struct Layout {
   std::vector<int64_t> strides;
 };
 
+/// Elements from image to image, row to row and pixel to pixel of a convolution's input; one of one
+/// dimension, [N, C, W], is images of one row.
+struct PixelStrides {
+  int64_t image = 0, row = 0, pixel = 0;
+};
+inline PixelStrides pixel_strides(const Layout& x) {
+  return {x.strides[0], x.strides.size() == 3 ? x.strides[0] : x.strides[2], x.strides.back()};
+}
+
 /// Channels that a depthwise convolution's tile on a GPU reads at once, 8, 4, 2 or 1: as many as
 /// divide where the pixels, rows and images of X begin and where tiles of so many channels do.
 int16_t depthwise_pack(const ConvTile& conv, const Layout& x, int64_t tile_channels);

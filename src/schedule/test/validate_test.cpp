@@ -290,6 +290,53 @@ TEST(Validate, RefusesAnOutputInPlaceThatWasTamperedWith) {
   }
 }
 
+// Layouts of values that lie inside others are checked against the graph: an image that is made of
+// tokens, and an input of a concatenation.
+TEST(Validate, RefusesPlacesThatTheGraphDoesNotHave) {
+  const auto graph = graph::parse(R"(graph "g" {
+  in %0 "x": f32[2,40,8]
+  const %1: f32[8,1,3] = [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+  %2: f32[2,40,8] = Sigmoid(%0)
+  %3: f32[2,8,40] = Transpose(%2) {perm = [0, 2, 1]}
+  %4: f32[2,8,40] = Conv(%3, %1) {group = 8, pads = [1, 1]}
+  %5: f32[2,8,40] = Relu(%4)
+  %6: f32[2,16,40] = Concat(%4, %5) {axis = 1}
+  %7: f32[2,16,40] = Tanh(%6)
+  out %7 "y"
+})");
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  const auto value_of = [&](ops::Op op) {
+    for (const graph::NodeId node : graph->order())
+      if (graph->node(node).op == op) return graph->node(node).outputs[0];
+    return graph::kNone;
+  };
+  const machine::Machine device = machine::cpu(2);
+  const stitch::Plan plan = stitch::plan(*graph, device);
+  const TaskGraph tasks = build(*graph, plan, device);
+  ASSERT_TRUE(validate(*graph, plan, tasks).ok());
+  const graph::ValueId image = value_of(ops::Op::Transpose), piece = value_of(ops::Op::Relu),
+                       tokens = value_of(ops::Op::Sigmoid), whole = value_of(ops::Op::Concat);
+  ASSERT_EQ(plan.layouts[image].part_of, tokens);
+  ASSERT_EQ(plan.layouts[piece].part_of, whole);
+  const auto refused = [&](const std::function<void(stitch::Plan&)>& how) {
+    stitch::Plan wrong = plan;
+    how(wrong);
+    const Status got = validate(*graph, wrong, tasks);
+    return got.ok() ? "accepted" : got.error().message;
+  };
+  const auto said = [](graph::ValueId value, graph::ValueId storage, const char* what) {
+    return fmt::format("value %{} is stored inside %{}, but {}", value, storage, what);
+  };
+  EXPECT_EQ(refused([&](stitch::Plan& p) { p.layouts[image].offset += 4; }),
+            said(image, tokens, "at offset 4 instead of 0"));
+  EXPECT_EQ(refused([&](stitch::Plan& p) { p.layouts[image].strides[1] = 40; }),
+            said(image, tokens, "its strides are not those of the storage"));
+  EXPECT_EQ(refused([&](stitch::Plan& p) { p.layouts[piece].part_of = graph::kNone; }),
+            said(piece, whole, "nothing leads there"));
+  EXPECT_EQ(refused([&](stitch::Plan& p) { p.layouts[piece].part_of = tokens; }),
+            said(piece, whole, "no chain of concatenations, slices and moves leads there"));
+}
+
 TEST(Buffers, ShareTheArenaOneAfterTheOther) {
   const Table t = table();
   Bytes together{0};

@@ -71,9 +71,9 @@ TEST(Lanes, SomeLookWhileOthersWork) {
   EXPECT_TRUE(look(2)) << lanes.looking();
 }
 
-// A thread that comes late, to a work or to take another's place, looks again when all had stopped:
-// what is to come is a pause in which none does. Threads that woke each other for ever would look
-// every 2 ms.
+// Threads stop looking for work 2 ms after the last one. A thread that is scheduled late may still
+// look once more, so the test waits for 500 polls in a row that see none; threads that kept waking
+// each other would be seen every 2 ms.
 TEST(Lanes, NobodyLooksForWorkBehindAPause) {
   Lanes lanes(4, {.all = 10us, .longer = 2ms, .some = 2});
   for (int k = 0; k < 20; ++k) lanes.run([] {});

@@ -41,6 +41,26 @@ TEST(Stitch, Anchors) { graph::run_text_cases("src/stitch/test/anchors.ir", plan
 TEST(Stitch, InPlace) { graph::run_text_cases("src/stitch/test/in_place.ir", planned); }
 TEST(Stitch, Groups) { graph::run_text_cases("src/stitch/test/groups.ir", planned); }
 
+// What an op's call reads begins its storage; a plan that says otherwise is refused.
+TEST(Stitch, ACallReadsFromTheBeginningOfAStorage) {
+  const auto graph = graph::parse(R"(graph "g" {
+  in %0 "x": f32[6]
+  const %1: i64[1] = [2]
+  %2: f32[6] = Relu(%0)
+  %3: f32[6] = Sigmoid(%0)
+  %4: f32[2], %5: i64[2] = TopK(%2, %1) {axis = 0, largest = 1}
+  out %3 "s"
+  out %4 "y"
+})");
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  Plan made = plan(*graph, machine::cpu(2));
+  ASSERT_TRUE(verify(*graph, made).ok());
+  made.layouts[2].storage = 3;
+  const Status refused = verify(*graph, made);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message, "value 2, an operand of a call of TopK, lies inside value 3");
+}
+
 // A GPU's tiles hold a row's sums in registers: wider heads are products and a softmax. DaViT's
 // attention over channels has a row of 3,136 pixels.
 TEST(Stitch, HeadsWiderThanTilesAreNoTile) {
