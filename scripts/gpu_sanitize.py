@@ -33,7 +33,7 @@ BLOCKS = (
         ":".join(
             f"Bodies/Programs.EqualInterpreter/{case}"
             for case in (
-                "lstm_of_one_f32 lstm_gang_f16 lstm_beyond_registers_f16 lstm_batch_bf16 "
+                "lstm_of_one_f32 lstm_gang_f16 squeeze_excite_images_f16 lstm_beyond_registers_f16 lstm_batch_bf16 "
                 "gru_few_steps_f32 rnn_odd_f16 softmax_long_rows_f16 layer_norm_f32 transpose_add_f16 "
                 "column_sum_f32 top_k_f32 long_scan_f32 scatter_f32 product_f16"
             ).split()

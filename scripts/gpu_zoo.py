@@ -5,9 +5,11 @@
 
 Each network is a process: it makes the module, exports it, asks PyTorch (f32, f16, torch.compile of
 f16) and obelisk (op, stitch, mono; fp32, fp16) for answers to the same inputs, and times both. What
-is timed has the GPU in its turn (gpu_sides.turn); compilers of other networks use the CPU meanwhile.
+computes or is timed on the GPU has it alone, in its turn (gpu_sides.turn): compilers of other networks
+use the CPU meanwhile.
 
 --pictures: sides of torchvision's and timm's pictures, where a network takes any (their own are small).
+--granularities: of op, stitch and mono, those that are compiled, compared and timed.
 --without: each pass is left out once, and "stitch" is timed beside what it takes with all of them.
 
 An answer is right when its largest difference from PyTorch's in f32, over the root mean square, is at
@@ -74,9 +76,9 @@ def time_torch(module, tensors, row):
         row["torch_compile_us"] = round(statistics.median(torch_peer.device_us(call)), 2)
 
 
-def compile_program(onnx, granularity, precision):
+def compile_program(onnx, granularity, precision, without=""):
     words = ["compile", onnx, "--target", "cuda", "--granularity", granularity, "--precision",
-             precision, "--verify", "off", "--to", "load"]
+             precision, "--verify", "off", "--to", "load", *(["--disable", without] if without else [])]
     done = subprocess.run([BIN / "obelisk", *words], capture_output=True, text=True, timeout=200)
     return done.stderr.strip()[:300] if done.returncode else ""
 
@@ -119,7 +121,7 @@ def bench(onnx, granularities, without=""):
         return (done.stderr.strip() or reason(error))[:300]
 
 
-def one(name, work, passes=()):
+def one(name, work, passes=(), granularities=GRANULARITIES):
     """Everything about one network; a row of JSON for each thing that is known."""
     import torch
     from gpu_sides import turn
@@ -142,31 +144,36 @@ def one(name, work, passes=()):
         return tell()
     onnx = folder / f"{name}.onnx"
     feeds, others = tensors(card, 7), tensors(card, 8)
-    wanted = on_gpu(network.module, feeds, torch.float32)
-    moved = min(error_of(a, b) for a, b in zip(on_gpu(network.module, others, torch.float32), wanted))
-    row["moved"] = moved
-    try:
-        exact = on_gpu(network.module, feeds, torch.float64)
-        row["torch_fp32_error"] = max(error_of(a, b) for a, b in zip(wanted, exact))
-    except Exception as error:  # a module that does not run in f64: the constants are what is allowed
-        row["torch_fp64"], row["torch_fp32_error"] = reason(error), 0
-    network.module.float()
-    runs = [(g, p) for p in ("fp32", "fp16") for g in GRANULARITIES]
+    with turn():
+        wanted = on_gpu(network.module, feeds, torch.float32)
+        moved = min(error_of(a, b) for a, b in zip(on_gpu(network.module, others, torch.float32), wanted))
+        row["moved"] = moved
+        try:
+            exact = on_gpu(network.module, feeds, torch.float64)
+            row["torch_fp32_error"] = max(error_of(a, b) for a, b in zip(wanted, exact))
+        except Exception as error:  # a module that does not run in f64: the constants are what is allowed
+            row["torch_fp64"], row["torch_fp32_error"] = reason(error), 0
+        network.module.float()
+        try:
+            own = [error_of(a, b) for a, b in zip(on_gpu(network.module, feeds, torch.float16), wanted)]
+            row["torch_fp16_error"] = max(own)
+        except Exception as error:
+            row["torch_fp16"] = reason(error)
+            row["torch_fp16_error"] = None
+        network.module.float()
+    runs = [(g, p) for p in ("fp32", "fp16") for g in granularities]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        ahead = [pool.submit(compile_program, onnx, "stitch", "fp16", left_out) for left_out in passes]  # for bench
         refused = dict(zip(runs, pool.map(lambda run: compile_program(onnx, *run), runs)))
+        concurrent.futures.wait(ahead)
     row["refused"] = {f"{g} {p}": why for (g, p), why in refused.items() if why}
     runs = [run for run in runs if not refused[run]]
     import onnx as onnx_library
     model = onnx_library.load(onnx, load_external_data=False)
     taken = {value.name for value in model.graph.input}
     arrays = {key: array for key, array in make_inputs(card, {}, 7).items() if key in taken}
-    found = obelisk_answers(onnx, folder, runs, arrays, [value.name for value in model.graph.output])
-    try:
-        own = [error_of(a, b) for a, b in zip(on_gpu(network.module, feeds, torch.float16), wanted)]
-        row["torch_fp16_error"] = max(own)
-    except Exception as error:
-        row["torch_fp16"] = reason(error)
-        row["torch_fp16_error"] = None
+    with turn():
+        found = obelisk_answers(onnx, folder, runs, arrays, [value.name for value in model.graph.output])
     rounding = {"fp32": max(FP32, 4 * row["torch_fp32_error"]),
                 "fp16": max(FP16, 3 * (row["torch_fp16_error"] or 2**13 * row["torch_fp32_error"]))}
     row["allowed"] = rounding
@@ -183,7 +190,7 @@ def one(name, work, passes=()):
             row["wrong"].append(label)
     tell()
     with turn():
-        times = bench(onnx, GRANULARITIES)
+        times = bench(onnx, granularities)
         row["obelisk_us" if isinstance(times, dict) else "bench"] = times
         for left_out in passes:
             times = bench(onnx, ["stitch"], left_out)
@@ -201,7 +208,8 @@ def in_process(name, options, deadline):
     left = deadline - time.monotonic()
     if left < 20:
         return {"network": name, "left_out": "no time was left"}
-    words = [sys.executable, __file__, "--one", name, "--work", options.work, "--without", options.without]
+    words = [sys.executable, __file__, "--one", name, "--work", options.work, "--without", options.without,
+             "--granularities", options.granularities]
     settings = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "1", "OBELISK_GPU_TURN": str(pathlib.Path(options.work) / "turn")}
     log = open(pathlib.Path(options.work) / f"{name}.log", "w")
     try:
@@ -229,13 +237,15 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--pictures", type=int, help="sides of pictures, where a network takes any")
     parser.add_argument("--without", default="", help="passes, each of which is left out once")
+    parser.add_argument("--granularities", default=",".join(GRANULARITIES))
     parser.add_argument("--one", metavar="NAME")
     options = parser.parse_args()
     if options.pictures:
         os.environ["OBELISK_ZOO_PICTURES"] = str(options.pictures)  # zoo_wide_networks.py, here and in each network's process
     pathlib.Path(options.work).mkdir(parents=True, exist_ok=True)
     if options.one:
-        return one(options.one, pathlib.Path(options.work), [name for name in options.without.split(",") if name])
+        return one(options.one, pathlib.Path(options.work), [name for name in options.without.split(",") if name],
+                   options.granularities.split(","))
     from gpu import Session
     from zoo_wide_networks import NETWORKS
     names = [name for name in NETWORKS if any(fnmatch.fnmatch(name, p) for p in options.names or ["*"])]

@@ -90,6 +90,7 @@ stitch::Options stitching_for(const machine::Strategy& strategy, const Options& 
   stitch::Options stitching = options.stitch;
   stitching.stitch = stitching.stitch && strategy.stitches();
   stitching.adapt = options.disabled.count("adapt_groups") == 0;
+  stitching.own_kernels = strategy.own_kernels && strategy.stitches();
   return stitching;
 }
 

@@ -50,6 +50,7 @@ EmittedBody emit_block(const graph::Graph& graph, const stitch::Group& group) {
   if (block.gang > 0) {
     body.scratch = block.scratch;
     body.traits.tiles = kGangBlock;
+    if (block.before_kernel) body.traits.waits = BodyTraits::Wait::kKernelBefore;
     if (block.gang > 1)
       body.traits.form = BodyTraits::Form::kCluster,
       body.traits.cluster = static_cast<int32_t>(block.gang);

@@ -117,7 +117,7 @@ inline constexpr int64_t kFewestSlots = 3, kMostSlots = 6, kMostSlotBytes = 32 *
 /// Threads that share the strided columns of a row, by their number alone: so a row's bits do not
 /// depend on how many rows there are.
 constexpr int64_t threads_of_columns(int64_t columns) {
-  return columns >= 1024 ? 16 : columns >= 32 ? 8 : 1;
+  return columns >= 512 ? 32 : columns >= 128 ? 16 : columns >= 32 ? 8 : 1;
 }
 }  // namespace vector_bounds
 

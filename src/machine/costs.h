@@ -23,6 +23,13 @@ struct RecurrenceCosts {
   double multiply_adds_a_nano = 0;  // of a worker that is one thread
 };
 
+/// A squeeze-and-excitation block by a cluster (ops/block.cpp).
+struct ExciteCosts {
+  double begin = 0;   // of the block: its loads' latency, three joins, an exchange
+  double vector = 0;  // of a vector of a thread, that is loaded, multiplied and stored
+  double weight = 0;  // of a vector of the weights of a member
+};
+
 struct Costs {
   // What a task, a phase, a kernel takes beside its work.
   double task = 0;              // any task, whatever it holds
@@ -46,6 +53,7 @@ struct Costs {
   // Sizes that were fitted.
   double grid_task_bytes = 0;  // bytes that a task of a memory-bound grid moves
   RecurrenceCosts recurrence;
+  ExciteCosts excite;
 };
 
 /// What the hardware does at most, a worker's share each: floors come from these and from nothing

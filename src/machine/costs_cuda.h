@@ -83,6 +83,7 @@ inline constexpr Costs kCosts = {
                    .register_32 = 0.5625,
                    .register_read_again = 10,
                    .most_registers = 1024},
+    .excite = {.begin = 3200, .vector = 110, .weight = 0.5},  // not measured: estimate
 };
 
 /// A phase beside its tasks, as a share of a grid barrier: a node of a graph whose kernels overlap

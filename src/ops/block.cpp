@@ -6,6 +6,7 @@
 #include "kernels/kernels.h"
 #include "ops/moves.h"
 #include "ops/recurrence.h"
+#include "ops/squeeze_excite.h"
 
 namespace obelisk::ops {
 
@@ -230,6 +231,45 @@ std::optional<Block> recurrence(const Call& call, const Gangs& gangs) {
   return block;
 }
 
+/// An image by a cluster, which keeps it in registers from its sums to its product with the gates.
+/// Nothing for images beyond them, and where vectors of 16 bytes would hold channels of two pixels.
+std::optional<Block> squeeze_excite(const Call& call, const Gangs& gangs) {
+  const SqueezeExciteShape shape = *squeeze_excite_shape(call);
+  const DType type = call.in(kExcited).dtype;
+  if (!gangs.own_kernels || gangs.most < OBK_EXCITE_GANG || !(is_half(type) || type == DType::f32))
+    return std::nullopt;
+  const int64_t size = byte_size(type, 1), vectors = shape.channels * size / 16;
+  if (shape.images == 0 || shape.pixels == 0 || shape.squeezed == 0 ||
+      vectors * 16 != shape.channels * size || vectors == 0 ||
+      obk_excite_own(vectors) > OBK_EXCITE_THREADS)
+    return std::nullopt;
+  const int64_t each = obk_excite_each(shape.pixels, vectors);
+  const int64_t scratch = obk_excite_scratch(vectors, shape.squeezed, size);
+  if (each > OBK_EXCITE_VECTORS || scratch > gangs.scratchpad) return std::nullopt;
+  const std::string activation = call.attrs.get_string("activation", "Relu");
+  const ObkSqueezeExcite params{shape.images, bits_of(call.attrs.get_float("alpha", 0.2)),
+                                bits_of(call.attrs.get_float("beta", 0.5))};
+  Block block{"squeeze_excite.h",
+              "squeeze_excite",
+              {type},
+              words_of(params),
+              shape.images * OBK_EXCITE_GANG,
+              5};
+  block.gang = OBK_EXCITE_GANG;
+  block.constants = {
+      shape.pixels, shape.channels, shape.squeezed,
+      activation == "Relu"    ? OBK_RELU
+      : activation == "Swish" ? OBK_SWISH
+                              : OBK_HARD_SWISH,
+      call.attrs.get_string("gate", "Sigmoid") == "Sigmoid" ? OBK_SIGMOID : OBK_HARD_SIGMOID};
+  block.scratch = scratch;
+  block.before_kernel = true;
+  const machine::ExciteCosts& costs = gangs.excite;
+  block.nanos = costs.begin + costs.vector * static_cast<double>(each) +
+                costs.weight * static_cast<double>(shape.squeezed * obk_excite_own(vectors));
+  return block;
+}
+
 Block roi_align(const Call& call) {
   const Shape& image = call.in(0).shape;
   const Shape& to = call.out().shape;
@@ -266,6 +306,7 @@ Block max_roi_pool(const Call& call) {
 
 std::optional<Block> block(const Call& call, int64_t pieces, const Gangs& gangs) {
   if (call.op == Op::Recurrence) return recurrence(call, gangs);
+  if (call.op == Op::SqueezeExcite) return squeeze_excite(call, gangs);
   if (call.op == Op::BitCast) return bit_cast(call, pieces);
   if (call.op == Op::Cast || call.op == Op::CastLike) return cast_to_powers(call, pieces);
   if (call.op == Op::MelWeightMatrix) return mel_weight_matrix(call);

@@ -23,7 +23,11 @@ struct Gangs {
   int most = 0;           // workers of a group, a power of two; 0: there are no groups
   int64_t registers = 0;  // 32-bit registers of a thread that may hold weights; 0: a worker is one
                           // thread with memory enough
+  bool own_kernels = false;  // a gang's members are a kernel's, and write to each other's
+                             // scratchpads
+  int64_t scratchpad = 0;    // bytes of shared memory of a worker
   machine::RecurrenceCosts costs = {};
+  machine::ExciteCosts excite = {};
 };
 
 struct Block {
@@ -40,6 +44,8 @@ struct Block {
   std::vector<int64_t> constants;  // template parameters behind the types
   int64_t exchange = 0;            // bytes
   int64_t scratch = 0;             // bytes of shared memory of an item
+  bool before_kernel = false;      // it does a part of its work before the kernel before has ended,
+                                   // and waits for that itself
   double nanos = 0;                // predicted, of an item
 };
 

@@ -27,3 +27,4 @@
 #include "ops/signal.h"
 #include "ops/slice.h"
 #include "ops/sort.h"
+#include "ops/squeeze_excite.h"

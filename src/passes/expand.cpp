@@ -64,6 +64,7 @@ bool waits_for_machine(const Graph& graph, NodeId id) {
   switch (graph.node(id).op) {
     case ops::Op::Attention:
     case ops::Op::Recurrence:
+    case ops::Op::SqueezeExcite:
     case ops::Op::NormStatistics:
       return true;
     case ops::Op::LayerNormalization:

@@ -10,6 +10,7 @@
 #include "passes/merge_conv_groups.h"
 #include "passes/pad_channels.h"
 #include "passes/patch_products.h"
+#include "passes/raise_squeeze_excite.h"
 #include "passes/split_batches.h"
 #include "passes/split_products.h"
 #include "passes/split_reductions.h"
@@ -21,7 +22,8 @@ struct Pass;
 /// What these passes ask of the machine's tiles. A pass whose question is absent has nothing to do:
 /// the machine has no such tiles, or the strategy wants none.
 struct OfTiles {
-  KeepWhole takes_whole;           // expand_for_machine: of attention and recurrences
+  bool has_excite_blocks = false;  // raise_squeeze_excite
+  KeepWhole takes_whole;           // expand_for_machine: of attention, recurrences and blocks
   OfProduct gives_statistics;      // fold_norms
   OfProduct in_planes;             // fold_norms
   WantedProduct streams_patches;   // patch_products

@@ -64,7 +64,8 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
   const bool statistics = tiles.gives_statistics != nullptr, whole = tiles.takes_whole != nullptr,
              patches = tiles.streams_patches != nullptr, pads = tiles.wanted_channels != nullptr;
   const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr,
-             batches = tiles.first_of_batch != nullptr, groups = tiles.conv_groups != nullptr;
+             batches = tiles.first_of_batch != nullptr, groups = tiles.conv_groups != nullptr,
+             excites = tiles.has_excite_blocks;
   return {
       {"fold_norms", "a norm before a product with constant weights goes through it",
        asking(statistics,
@@ -73,6 +74,10 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
                                   remarks);
               }),
        !statistics},
+      {"raise_squeeze_excite", "the ops of a squeeze-and-excitation block become one",
+       asking(excites,
+              [](graph::Graph graph, Remarks*) { return raise_squeeze_excite(std::move(graph)); }),
+       !excites},
       {"expand_for_machine",
        "what no tile of the machine takes whole is decomposed into simpler ops",
        asking(whole,

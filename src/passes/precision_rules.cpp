@@ -13,6 +13,7 @@ PrecisionRule precision_rule(Op op) {
     case Op::ConvTranspose:
     case Op::CausalConvWithState:
     case Op::Attention:
+    case Op::SqueezeExcite:
     case Op::LinearAttention:
     case Op::RotaryEmbedding:
     case Op::LSTM:

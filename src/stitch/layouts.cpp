@@ -59,6 +59,26 @@ bool Views::leads_to_conv(ValueId value) const {
   });
 }
 
+/// Whether a squeeze-and-excitation block reads or writes this value: it wants the channels last.
+bool Views::is_excited(ValueId value) const {
+  const NodeId maker = graph_.value(value).producer;
+  const std::vector<NodeId> users = graph_.users(value);
+  return (maker != graph::kNone && graph_.node(maker).op == Op::SqueezeExcite) ||
+         std::any_of(users.begin(), users.end(), [&](NodeId user) {
+           return graph_.node(user).op == Op::SqueezeExcite && graph_.node(user).inputs[0] == value;
+         });
+}
+
+bool Views::has_channels_last(NodeId excite) const {
+  const graph::Node& node = graph_.node(excite);
+  return [&](auto... values) {
+    return (... && (layouts_[values].storage == values && layouts_[values].offset == 0 &&
+                    layouts_[values].strides ==
+                        strides_in_order(graph_.type(values).shape,
+                                         channels_last(graph_.type(values).rank()))));
+  }(node.inputs[0], node.outputs[0]);
+}
+
 /// Which dimension order each value is stored in. Graph inputs, outputs and what custom ops touch
 /// stay row-major.
 void Views::choose_orders() {
@@ -70,7 +90,9 @@ void Views::choose_orders() {
   for (NodeId n : graph_.order()) {
     if (loop(n, 0)) continue;
     for (ValueId v : graph_.node(n).inputs)
-      if (v != graph::kNone) fixed[v] = true;
+      if (v != graph::kNone && !(graph_.node(n).op == Op::SqueezeExcite && is_excited(v)))
+        fixed[v] = true;
+    if (graph_.node(n).op == Op::SqueezeExcite) continue;
     std::string why;
     if (has_attention_tile(graph_, n, tiles_, why)) continue;  // stored as its reader likes
     for (ValueId v : graph_.node(n).outputs)
@@ -91,7 +113,7 @@ void Views::choose_orders() {
           return graph_.node(user).op == Op::Conv && graph_.node(user).inputs[0] == v &&
                  match_conv(graph_, user, tiles_, why);
         });
-        if (tiles_ && type.rank() >= 3 && (node.op == Op::Conv || feeds_conv)) {
+        if (is_excited(v) || (tiles_ && type.rank() >= 3 && (node.op == Op::Conv || feeds_conv))) {
           order = channels_last(type.rank());
         } else if (users.size() == 1 && graph_.node(users[0]).op == Op::Transpose &&
                    kind != Kind::kMove && !leads_to_conv(v)) {

@@ -146,8 +146,12 @@ Plan plan(const Graph& graph, const machine::Machine& device, const machine::Str
 ops::Gangs gangs_of(const machine::Machine& device, const Options& options) {
   if (device.family == machine::Family::kCpu) return {.most = 1, .costs = device.costs.recurrence};
   if (!options.gangs) return {};
-  ops::Gangs gangs{
-      .most = device.gang, .registers = device.gang_registers, .costs = device.costs.recurrence};
+  ops::Gangs gangs{.most = device.gang,
+                   .registers = device.gang_registers,
+                   .own_kernels = options.own_kernels,
+                   .scratchpad = device.scratchpad.count,
+                   .costs = device.costs.recurrence,
+                   .excite = device.costs.excite};
   while (gangs.most > device.sms) gangs.most /= 2;
   return gangs;
 }
@@ -158,6 +162,13 @@ bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device
   if (graph.node(node).op == ops::Op::Recurrence) {
     if (ops::block(graph.call(node), 1, gangs_of(device, options))) return true;
     reason = options.gangs ? "no block for its cells, types or sizes" : "gangs are off";
+  } else if (graph.node(node).op == ops::Op::SqueezeExcite) {
+    const auto block = ops::block(graph.call(node), 1, gangs_of(device, options));
+    const auto* const tiles = options.tiles ? &kernels::tile_library(device) : nullptr;
+    if (block && Views(graph, options, tiles).has_channels_last(node)) return true;
+    reason = !options.own_kernels ? "gangs have no kernels of their own"
+             : !block             ? "no block for its type or sizes"
+                                  : "its map is not stored with the channels last";
   } else if (has_attention_tile(graph, node,
                                 options.tiles ? &kernels::tile_library(device) : nullptr, reason)) {
     return true;

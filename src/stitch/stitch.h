@@ -15,20 +15,21 @@
 namespace obelisk::stitch {
 
 struct Options {
-  bool stitch = true;     // false: every op is a group of its own (the granularity `op`)
-  bool tiles = true;      // false: products and convolutions go through their loop form
-  bool adapt = true;      // false: readers behind a reshape begin a group of their own (adapt.h)
-  bool gangs = true;      // of GPUs: recurrent steps by gangs of workers that run at once and
-                          // exchange their state; false: unrolled
-  int max_operands = 24;  // of one body
+  bool stitch = true;        // false: every op is a group of its own (the granularity `op`)
+  bool tiles = true;         // false: products and convolutions go through their loop form
+  bool adapt = true;         // false: readers behind a reshape begin a group of their own (adapt.h)
+  bool gangs = true;         // of GPUs: recurrent steps by gangs of workers that run at once and
+                             // exchange their state; false: unrolled
+  bool own_kernels = false;  // of GPUs: a group is a kernel, with gangs of its own
+  int max_operands = 24;     // of one body
 };
 
 Plan plan(const Graph& graph, const machine::Machine& machine,
           const machine::Strategy& strategy = {}, const Options& options = {});
 
-/// Whether a tile of the machine computes this Attention node, or a block this Recurrence; one that
-/// none computes is better decomposed into simpler ops before plan(). `why`: gets the reason where
-/// it is false.
+/// Whether a tile of the machine computes this Attention node, or a block this Recurrence or
+/// SqueezeExcite; one that none computes is better decomposed into simpler ops before plan().
+/// `why`: gets the reason where it is false.
 bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device,
                  const Options& options = {}, std::string* why = nullptr);
 

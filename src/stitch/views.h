@@ -71,6 +71,10 @@ class Views {
   std::optional<Strided> strided(ops::Exprs& exprs, ValueId value, std::vector<ExprId> at,
                                  int rank) const;
 
+  /// Whether what a SqueezeExcite reads and writes is stored as its block wants it: dense, with the
+  /// channels last.
+  bool has_channels_last(NodeId excite) const;
+
   /// Where an input of a scatter that has a block can be read without a copy of it: what views lead
   /// to, if `value` is contiguous there.
   std::optional<BlockInput> contiguous_part(NodeId scatter, ValueId value) const;
@@ -83,6 +87,7 @@ class Views {
 
  private:
   bool leads_to_conv(ValueId value) const;       // layouts.cpp
+  bool is_excited(ValueId value) const;          // layouts.cpp
   bool is_read_by_strides(ValueId value) const;  // layouts.cpp
   void choose_orders();                          // layouts.cpp
   void place_concatenations();                   // layouts.cpp

@@ -276,6 +276,24 @@ def mobilenet(net, small):
     net.output(net.classifier(x, before), FLOAT, 1, 1000)
 
 
+def efficientnet(net, small):
+    """Depthwise convolutions, each with squeeze-and-excitation, between 1x1 ones; swish and, in the last, hard sigmoid."""
+    def swish(x):
+        return net.add("Mul", x, net.add("Sigmoid", x))
+
+    def excited(x, width, squeezed, gate):
+        h = swish(net.conv(net.add("GlobalAveragePool", x), width, squeezed, 1, relu=False))
+        return net.add("Mul", x, net.add(gate, net.conv(h, squeezed, width, 1, relu=False)))
+
+    side = 32 if small else 224
+    x, before = swish(net.conv(net.input("image", FLOAT, 1, 3, side, side), 3, 32, 3, 2, relu=False)), 32
+    for width, stride, inner, gate in ((16, 1, 32, "Sigmoid"), (24, 2, 96, "Sigmoid"), (40, 2, 240, "Sigmoid"), (112, 2, 672, "Sigmoid"), (192, 2, 1152, "HardSigmoid")):
+        y = x if inner == before else swish(net.conv(x, before, inner, 1, relu=False))
+        y = swish(net.conv(y, inner, inner, 3, stride, group=inner, relu=False))
+        x, before = net.conv(excited(y, inner, max(before // 4, 4), gate), inner, width, 1, relu=False), width
+    net.output(net.classifier(x, before), FLOAT, 1, 1000)
+
+
 def nasnet(net, small):
     """Separable convolutions of 42 and 84 channels, which are no multiples of eight, added by pairs and concatenated, as of NASNet-A-Large."""
     def separable(x, inputs, outputs, kernel, stride=1):
@@ -400,6 +418,7 @@ NETWORKS = {
     "googlenet": googlenet,
     "inception": inception,
     "mobilenet": mobilenet,
+    "efficientnet": efficientnet,
     "nasnet": nasnet,
     "unet": unet,
     "crnn": crnn,

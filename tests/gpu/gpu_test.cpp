@@ -230,6 +230,39 @@ const Case kCases[] = {
   out %11 "h"
   out %12 "c"
 })"},
+    {"squeeze_excite_images", R"(graph "g" {
+  in %0 "x": FLOAT[2,240,14,14]
+  in %1 "w1": FLOAT[12,240]
+  in %2 "b1": FLOAT[12]
+  in %3 "w2": FLOAT[12,240]
+  in %4 "b2": FLOAT[240]
+  %5: FLOAT[2,240,14,14] = Abs(%0)
+  %6: FLOAT[2,240,14,14] = SqueezeExcite(%5, %1, %2, %3, %4) {activation = "Swish", gate = "Sigmoid"}
+  %7: FLOAT[2,240,14,14] = Neg(%6)
+  out %7 "y"
+})"},
+    {"squeeze_excite_channels", R"(graph "g" {
+  in %0 "x": FLOAT[1,1152,7,7]
+  in %1 "w1": FLOAT[48,1152]
+  in %2 "b1": FLOAT[48]
+  in %3 "w2": FLOAT[48,1152]
+  in %4 "b2": FLOAT[1152]
+  %5: FLOAT[1,1152,7,7] = Abs(%0)
+  %6: FLOAT[1,1152,7,7] = SqueezeExcite(%5, %1, %2, %3, %4) {activation = "Relu", gate = "HardSigmoid"}
+  %7: FLOAT[1,1152,7,7] = Neg(%6)
+  out %7 "y"
+})"},
+    {"squeeze_excite_pixels", R"(graph "g" {
+  in %0 "x": FLOAT[1,48,56,56]
+  in %1 "w1": FLOAT[12,48]
+  in %2 "b1": FLOAT[12]
+  in %3 "w2": FLOAT[12,48]
+  in %4 "b2": FLOAT[48]
+  %5: FLOAT[1,48,56,56] = Abs(%0)
+  %6: FLOAT[1,48,56,56] = SqueezeExcite(%5, %1, %2, %3, %4) {activation = "HardSwish", gate = "Sigmoid"}
+  %7: FLOAT[1,48,56,56] = Neg(%6)
+  out %7 "y"
+})"},
     {"lstm_beyond_registers", R"(graph "g" {
   in %0 "fed": f32[5,1,2048]
   in %1 "r": FLOAT[1,2048,512]

@@ -90,5 +90,52 @@ TEST(Joins, TheLargestOfAllThreads) {
   for (const float one : found) ASSERT_EQ(one, 5 - 255000);
 }
 
+/// Slices of a warp are joined as neighbours, the warps' in order.
+template <int kSlices, int kVector>
+void check_slices(unsigned slow) {
+  constexpr int kTogether = kThreads / kSlices, kGroup = std::max(kTogether, 32);
+  SCOPED_TRACE(fmt::format("{} slices of {}, slow {:#x}", kSlices, kVector, slow));
+  std::mt19937 random(9);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<float> v(kRounds * kThreads * kVector), found(v.size(), -77);
+  for (float& one : v) one = uniform(random);
+  const auto at = [](int round, int thread, int e) {
+    return static_cast<size_t>((round * kThreads + thread) * kVector + e);
+  };
+  one_cta::rests = [&](int warp, int round) { return (slow >> warp & 1) != 0 && round % 9 != 0; };
+  one_cta::run(kThreads, [&] {
+    const int thread = static_cast<int>(threadIdx.x);
+    Lanes lanes = {thread / 32, kThreads, one_cta::shared, nullptr, 0};
+    for (int round = 0; round < kRounds; ++round) {
+      float mine[1][kVector];
+      for (int e = 0; e < kVector; ++e) mine[0][e] = v[at(round, thread, e)];
+      obk::join_slices<kSlices>(&lanes, mine, obk::Sum());
+      for (int e = 0; e < kVector; ++e) found[at(round, thread, e)] = mine[0][e];
+    }
+  });
+  one_cta::rests = nullptr;
+  for (int round = 0; round < kRounds; ++round)
+    for (int thread = 0; thread < kThreads; ++thread)
+      for (int e = 0; e < kVector; ++e) {
+        float sum = 0;
+        for (int group = 0; group < kThreads / kGroup; ++group) {
+          std::vector<float> of_group;
+          for (int k = thread % kTogether; k < kGroup; k += kTogether)
+            of_group.push_back(v[at(round, group * kGroup + k, e)]);
+          const float part = tree(of_group.data(), static_cast<int>(of_group.size()));
+          sum = group == 0 ? part : sum + part;
+        }
+        ASSERT_EQ(found[at(round, thread, e)], sum)
+            << "join " << round << ", thread " << thread << ", element " << e;
+      }
+}
+
+TEST(Joins, OfSlicesWhileWarpsFallBehind) {
+  for (const unsigned slow : {0u, 0x1u, 0x5au}) {
+    check_slices<8, 8>(slow), check_slices<16, 8>(slow), check_slices<32, 8>(slow);
+    check_slices<32, 1>(slow), check_slices<16, 2>(slow);
+  }
+}
+
 }  // namespace
 }  // namespace obelisk

@@ -448,6 +448,14 @@ OBK_DEVICE uint32_t dsmem_address(uint32_t shared, int rank) {
   CHECK(rank >= 0 && rank < static_cast<int>(one_cta::members.size()), "CTA {} of a cluster", rank);
   return shared | static_cast<uint32_t>(rank + 1) << 24;
 }
+OBK_DEVICE void store_dsmem(uint32_t to, uint32_t word) {
+  const int rank = static_cast<int>(to >> 24) - 1;
+  CHECK(rank >= 0, "an address of the CTA's own shared memory");
+  char* const shared = rank == one_cta::rank
+                           ? one_cta::shared
+                           : one_cta::members[static_cast<size_t>(rank)].shared.data();
+  memcpy(shared + (to & 0xffffff), &word, sizeof word);
+}
 OBK_DEVICE void store_dsmem(uint32_t to, const void* values, int bytes, uint32_t bar) {
   const int rank = static_cast<int>(to >> 24) - 1;
   CHECK(rank >= 0 && bar >> 24 == to >> 24, "an mbarrier counts what comes beside it");

@@ -321,13 +321,14 @@ Samples attention_samples() {
   return out;
 }
 
+Tensor half(DType dtype, Shape shape, int seed) {
+  Tensor t = rnd(dtype, std::move(shape), seed);
+  for (int64_t n = 0; n < t.count(); ++n) t.set_double(n, t.get_double(n) / 2);
+  return t;
+}
+
 Samples recurrent_samples() {
   Samples out;
-  auto half = [](DType dtype, Shape shape, int seed) {
-    Tensor t = rnd(dtype, std::move(shape), seed);
-    for (int64_t n = 0; n < t.count(); ++n) t.set_double(n, t.get_double(n) / 2);
-    return t;
-  };
   for (DType dtype : {DType::f64, DType::f32, DType::f16})
     for (Op op : {Op::LSTM, Op::GRU, Op::RNN}) {
       const int64_t gates = op == Op::LSTM ? 4 : op == Op::GRU ? 3 : 1, hidden = 3;
@@ -392,6 +393,24 @@ Samples recurrent_samples() {
   return out;
 }
 
+Samples excite_samples() {
+  Samples out;
+  for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const char* activation : {"Relu", "Swish", "HardSwish"})
+      for (const char* gate : {"Sigmoid", "HardSigmoid"})
+        for (const bool biased : {false, true}) {
+          std::vector<Tensor> inputs{half(dtype, {2, 5, 3, 2}, 1), half(dtype, {3, 5}, 2),
+                                     biased ? half(dtype, {3}, 3) : Tensor(),
+                                     half(dtype, {3, 5}, 4)};
+          if (biased) inputs.push_back(half(dtype, {5}, 5));
+          Attrs attrs = Attrs().set("activation", std::string(activation));
+          attrs.set("gate", std::string(gate));
+          if (biased) attrs.set("alpha", 0.3).set("beta", 0.4);
+          out.push_back({Op::SqueezeExcite, std::move(attrs), std::move(inputs), 1});
+        }
+  return out;
+}
+
 class ComputeTable : public testing::TestWithParam<int> {};
 
 Samples family(int index) {
@@ -404,8 +423,10 @@ Samples family(int index) {
       return pool_samples();
     case 3:
       return attention_samples();
-    default:
+    case 4:
       return recurrent_samples();
+    default:
+      return excite_samples();
   }
 }
 
@@ -415,11 +436,11 @@ TEST_P(ComputeTable, ColumnsAgree) {
     if (HasFailure()) return;  // the first one tells enough
   }
 }
-INSTANTIATE_TEST_SUITE_P(Families, ComputeTable, testing::Range(0, 5));
+INSTANTIATE_TEST_SUITE_P(Families, ComputeTable, testing::Range(0, 6));
 
 TEST(ComputeTable, EveryRowHasSamples) {
   std::set<Op> seen;
-  for (int index = 0; index < 5; ++index)
+  for (int index = 0; index < 6; ++index)
     for (const Sample& sample : family(index)) seen.insert(sample.op);
   for (Op op : {Op::MatMul,
                 Op::Gemm,
@@ -443,7 +464,8 @@ TEST(ComputeTable, EveryRowHasSamples) {
                 Op::LSTM,
                 Op::GRU,
                 Op::RNN,
-                Op::Recurrence})
+                Op::Recurrence,
+                Op::SqueezeExcite})
     EXPECT_TRUE(seen.count(op)) << to_string(op);
 }
 

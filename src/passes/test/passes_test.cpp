@@ -74,8 +74,9 @@ TEST(Passes, WithoutTilesNoMachinePassDoesAnything) {
     EXPECT_EQ(print(*made), print(*graph)) << pass.name;
   }
   EXPECT_EQ(names, (std::vector<std::string_view>{
-                       "fold_norms", "expand_for_machine", "patch_products", "merge_conv_groups",
-                       "pad_channels", "split_reductions", "split_products", "split_batches"}));
+                       "fold_norms", "raise_squeeze_excite", "expand_for_machine", "patch_products",
+                       "merge_conv_groups", "pad_channels", "split_reductions", "split_products",
+                       "split_batches"}));
 }
 TEST(Passes, StageConvInputs) {
   graph::run_cases("src/passes/test/stage_conv_inputs.ir", pass("stage_conv_inputs"));
@@ -250,6 +251,10 @@ TEST(Passes, MergeConvGroups) {
     return merge_conv_groups(std::move(graph),
                              [&](const graph::Graph&, graph::NodeId) { return groups; });
   });
+}
+TEST(Passes, RaiseSqueezeExcite) {
+  graph::run_cases("src/passes/test/raise_squeeze_excite.ir",
+                   [](graph::Graph graph) { return raise_squeeze_excite(std::move(graph)); });
 }
 TEST(Passes, SplitReductions) {
   graph::run_cases("src/passes/test/split_reductions.ir", [](graph::Graph graph) {

@@ -226,6 +226,8 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
       names.push_back("dialect.h"), texts.push_back(kDialectFiles[k].text);
     if (name == "recurrent/recurrence.cuh")
       names.push_back("recurrence.h"), texts.push_back(kDialectFiles[k].text);
+    if (name == "conv/squeeze_excite.cuh")
+      names.push_back("squeeze_excite.h"), texts.push_back(kDialectFiles[k].text);
     if (name == "core/types.cuh")
       names.push_back("stdint.h"), texts.push_back(kDialectFiles[k].text);
   }

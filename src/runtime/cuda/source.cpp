@@ -206,7 +206,8 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
             ? fmt::format("OBK_PIPELINED_GEMM_{}KERNEL({}, ObkPipelinedGemm{})\n",
                           at->second.split_k * at->second.share > 1 ? "CLUSTER_" : "", named, k)
         : traits.form == Form::kCluster
-            ? fmt::format("OBK_CLUSTER_KERNEL({}, {})\n", named, traits.cluster)
+            ? fmt::format("OBK_CLUSTER_KERNEL({}, {}, {})\n", named, traits.cluster,
+                          traits.waits == Wait::kKernelBefore)
         : traits.form == Form::kGrid
             ? fmt::format("OBK_GRID_KERNEL({}, {}, {})\n", named, traits.ctas_per_sm,
                           traits.waits == Wait::kKernelBefore)

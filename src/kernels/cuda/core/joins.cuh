@@ -109,21 +109,33 @@ static __device__ inline T join(Lanes* w, T v, Op op) {
   return v;
 }
 
-/* Parts of `kSlices` groups of threads, each thread V of them, in the groups' order. */
+/* Parts of `kSlices` groups of threads, each thread V of them: those of a warp by shuffles, those
+ * of all warps in shared memory, each time in the groups' order. */
 template <int kSlices, typename Lanes, typename T, int V, typename Op>
 static __device__ __forceinline__ void join_slices(Lanes* w, T (&v)[1][V], Op op) {
   if (kSlices == 1) return;
-  T* const parts = (T*)w->scratch;
   constexpr int kTogether = OBK_ALL_THREADS / kSlices;
+  constexpr int kGroup = kTogether < 32 ? 32 : kTogether, kGroups = OBK_ALL_THREADS / kGroup;
 #pragma unroll
-  for (int e = 0; e < V; ++e) parts[e * OBK_ALL_THREADS + threadIdx.x] = v[0][e];
+  for (int e = 0; e < V; ++e) {
+#pragma unroll
+    for (int mask = kTogether; mask < kGroup; mask *= 2) {
+      const T other = other_lane(v[0][e], mask);
+      v[0][e] = threadIdx.x & mask ? op(other, v[0][e]) : op(v[0][e], other);
+    }
+  }
+  T* const parts = (T*)w->scratch;
+  const int at = (int)threadIdx.x % kTogether, group = (int)threadIdx.x / kGroup;
+  if ((int)threadIdx.x % kGroup < kTogether) {
+#pragma unroll
+    for (int e = 0; e < V; ++e) parts[(e * kGroups + group) * kTogether + at] = v[0][e];
+  }
   __syncthreads();
 #pragma unroll
   for (int e = 0; e < V; ++e) {
-    const T* const from = parts + e * OBK_ALL_THREADS + threadIdx.x % kTogether;
-    T sum = from[0];
+    T sum = parts[e * kGroups * kTogether + at];
 #pragma unroll
-    for (int s = 1; s < kSlices; ++s) sum = op(sum, from[s * kTogether]);
+    for (int g = 1; g < kGroups; ++g) sum = op(sum, parts[(e * kGroups + g) * kTogether + at]);
     v[0][e] = sum;
   }
   __syncthreads();

@@ -82,6 +82,12 @@ OBK_DEVICE void post_dsmem(uint32_t to, uint64_t word) {
   asm volatile("st.relaxed.cluster.shared::cluster.u64 [%0], %1;" ::"r"(to), "l"(word) : "memory");
 #endif
 }
+/* A word, which cluster_arrive() and cluster_wait() make known. */
+OBK_DEVICE void store_dsmem(uint32_t to, uint32_t word) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+#endif
+}
 OBK_DEVICE uint64_t poll_dsmem(uint32_t own) {
   uint64_t word = 0;
 #if __CUDA_ARCH__ >= 900

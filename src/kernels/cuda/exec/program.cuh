@@ -183,8 +183,8 @@ static __device__ inline void set_up(ObkLanes* lanes, const ObkProgram& program,
 typedef void (*Body)(const ObkTask*, const int64_t*, void* const*, ObkLanes*);
 
 /* A kernel of one body: CTA b runs tasks b, b + CTAs, ... of its launch. Tasks are fetched two
- * ahead. */
-template <Body body>
+ * ahead. kWaits: the body waits for the kernel before. */
+template <Body body, bool kWaits = false>
 static __device__ inline void run_tasks(const ObkProgram& program) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t parts[32];
@@ -208,7 +208,7 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
   __syncthreads();
   const ObkWork* work = (const ObkWork*)block;
   assign_lanes(&lanes, work);
-  wait_for_previous();
+  if (!kWaits || program.stamps) wait_for_previous(); /* a task's time does not hold the wait */
 #pragma unroll 1
   for (int k = 0;; ++k) {
     const int next = at + step;
@@ -243,10 +243,10 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
   }
 
 /* The same for a body whose CTAs wait for each other, `gang` in a row: a cluster runs at once. */
-#define OBK_CLUSTER_KERNEL(name, body, gang)                                                \
+#define OBK_CLUSTER_KERNEL(name, body, gang, waits)                                         \
   extern "C" __global__ void __cluster_dims__(gang, 1, 1) __launch_bounds__(OBK_THREADS, 1) \
       name(OBK_PARAMETER(ObkProgram)) {                                                     \
-    obk::run_tasks<body>(OBK_RECORD(ObkProgram));                                           \
+    obk::run_tasks<body, waits>(OBK_RECORD(ObkProgram));                                    \
   }
 
 #ifdef OBK_DATAFLOW
