@@ -88,7 +88,8 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
       return tile ? schedule::quickest_conv_groups(*tile, machine, strategy) : 0;
     };
   }
-  asked.has_excite_blocks = stitching.own_kernels && stitching.gangs && machine.gang > 0;
+  asked.has_excite_blocks = stitching.own_kernels && stitching.gangs && machine.gang > 0 &&
+                            !strategy.batch_invariant;  // programs for few workers have none
   if (!stitching.stitch) return asked;
   asked.product_stays_whole = [machine, strategy](int64_t rows, int64_t columns, int64_t count) {
     return stitch::splits_meet(machine, strategy, rows, columns, count);

@@ -231,8 +231,9 @@ std::optional<Block> recurrence(const Call& call, const Gangs& gangs) {
   return block;
 }
 
-/// An image by a cluster, which keeps it in registers from its sums to its product with the gates.
-/// Nothing for images beyond them, and where vectors of 16 bytes would hold channels of two pixels.
+/// An image by a cluster, which keeps it in shared memory from its sums to its product with the
+/// gates. Nothing for images beyond that, and where vectors of 16 bytes would hold channels of two
+/// pixels.
 std::optional<Block> squeeze_excite(const Call& call, const Gangs& gangs) {
   const SqueezeExciteShape shape = *squeeze_excite_shape(call);
   const DType type = call.in(kExcited).dtype;
@@ -244,8 +245,8 @@ std::optional<Block> squeeze_excite(const Call& call, const Gangs& gangs) {
       obk_excite_own(vectors) > OBK_EXCITE_THREADS)
     return std::nullopt;
   const int64_t each = obk_excite_each(shape.pixels, vectors);
-  const int64_t scratch = obk_excite_scratch(vectors, shape.squeezed, size);
-  if (each > OBK_EXCITE_VECTORS || scratch > gangs.scratchpad) return std::nullopt;
+  const int64_t scratch = obk_excite_scratch(shape.pixels, vectors, shape.squeezed, size);
+  if (scratch > gangs.scratchpad) return std::nullopt;
   const std::string activation = call.attrs.get_string("activation", "Relu");
   const ObkSqueezeExcite params{shape.images, bits_of(call.attrs.get_float("alpha", 0.2)),
                                 bits_of(call.attrs.get_float("beta", 0.5))};

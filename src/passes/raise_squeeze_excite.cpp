@@ -188,14 +188,13 @@ Result<Graph> raise_squeeze_excite(Graph graph) {
       return graph.add_constant(matrix(*constant(graph, bias), 1, count, false).reshaped({count}));
     };
     // Channels last: w1 is [outputs, inputs], w2 its other way round.
-    std::vector<ValueId> inputs{
-        found->x,
-        graph.add_constant(
-            matrix(*constant(graph, squeeze.weights), squeezed, channels, squeeze.by_input)),
-        vector(squeeze.bias, squeezed),
-        graph.add_constant(
-            matrix(*constant(graph, excite.weights), squeezed, channels, !excite.by_input)),
-        vector(excite.bias, channels)};
+    std::vector<ValueId> inputs{found->x,
+                                graph.add_constant(matrix(*constant(graph, squeeze.weights),
+                                                          squeezed, channels, squeeze.by_input)),
+                                vector(squeeze.bias, squeezed),
+                                graph.add_constant(matrix(*constant(graph, excite.weights),
+                                                          squeezed, channels, !excite.by_input)),
+                                vector(excite.bias, channels)};
     if (inputs.back() == kNone) inputs.pop_back();
     const ValueId value =
         graph.must_add(Op::SqueezeExcite, std::move(inputs), found->attrs, node.name);

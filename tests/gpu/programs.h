@@ -59,6 +59,7 @@ inline std::shared_ptr<Program> program_by(const graph::Graph& graph,
                                            bool checks = true) {
   stitch::Options options;
   options.stitch = strategy.stitches(), options.tiles = tiles, options.gangs = true;
+  options.own_kernels = strategy.own_kernels && strategy.stitches();
   const stitch::Plan plan = stitch::plan(graph, device, strategy, options);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
   const Status valid = schedule::validate(graph, plan, tasks);

@@ -25,9 +25,18 @@ inline bool waited[8][256];
 static void allow_next() {}
 static void wait_for_previous() { waited[one_cta::rank][threadIdx.x] = true; }
 static float sigmoid_of(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+template <int n>
+void load_bytes(const void* from, uint32_t* words) {
+  memcpy(words, from, n);
+}
+template <int n>
+void store_bytes(void* to, const uint32_t* words) {
+  memcpy(to, words, n);
+}
 }  // namespace obk
-#include "kernels/cuda/core/joins.cuh"
+#include "kernels/common/packs.h"
 #include "kernels/cuda/conv/squeeze_excite.cuh"
+#include "kernels/cuda/core/joins.cuh"
 #pragma GCC diagnostic pop
 
 namespace obelisk {
@@ -58,8 +67,7 @@ void check(int images, bool biased, unsigned slow, float tolerance) {
   // 16-byte vectors are read where they lie.
   const auto numbers = [&](int64_t count, float scale, float mean) {
     std::vector<T, std::allocator<T>> v(static_cast<size_t>(count));
-    for (int64_t k = 0; k < count; ++k)
-      obk::store(v.data(), k, mean + scale * uniform(random));
+    for (int64_t k = 0; k < count; ++k) obk::store(v.data(), k, mean + scale * uniform(random));
     return v;
   };
   const int64_t all = int64_t{images} * kPixels * kChannels;
@@ -95,7 +103,7 @@ void check(int images, bool biased, unsigned slow, float tolerance) {
           const char* const at = reinterpret_cast<const char*>(v.data());
           return std::pair<const char*, const char*>{at, at + v.size() * sizeof(T)};
         };
-        one_cta::readable = {bytes(w1), bytes(w2)};
+        one_cta::readable = {bytes(w1), bytes(w2), bytes(x)};
         memset(one_cta::shared, 0xff, sizeof one_cta::shared);  // NaN wherever nothing is brought
       },
       [&] {});
@@ -131,8 +139,8 @@ void check(int images, bool biased, unsigned slow, float tolerance) {
 
 TEST(SqueezeExcite, OfMapsThatMembersShare) {
   for (const unsigned slow : {0u, 0x81u}) {
-    check<obk::f16, 3136, 48, 12, OBK_RELU, OBK_SIGMOID>(1, true, slow, 2e-3f);    // by pixels
-    check<obk::f16, 49, 1152, 48, OBK_SWISH, OBK_SIGMOID>(1, true, slow, 2e-3f);   // by channels
+    check<obk::f16, 3136, 48, 12, OBK_RELU, OBK_SIGMOID>(1, true, slow, 2e-3f);       // by pixels
+    check<obk::f16, 49, 1152, 48, OBK_SWISH, OBK_SIGMOID>(1, true, slow, 2e-3f);      // by channels
     check<obk::f16, 196, 240, 10, OBK_RELU, OBK_HARD_SIGMOID>(2, true, slow, 2e-3f);  // by both
     check<obk::bf16, 50, 520, 33, OBK_HARD_SWISH, OBK_SIGMOID>(2, false, slow, 1e-2f);
     check<float, 25, 20, 5, OBK_RELU, OBK_SIGMOID>(3, true, slow, 1e-5f);

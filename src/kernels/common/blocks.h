@@ -114,7 +114,7 @@ static constexpr inline int64_t obk_recurrent_scratch(int64_t hidden, int64_t ba
 
 /* A squeeze-and-excitation block (ops/squeeze_excite.h): x with its channels last, w1, b1, w2, b2
  * -> y as x. An item is a member of the gang of an image: it has a part of the pixels and a part of
- * the channels, in vectors of 16 bytes, which its threads keep in registers. */
+ * the channels, in vectors of 16 bytes, which it keeps in shared memory. */
 struct ObkSqueezeExcite {
   int64_t images;
   int64_t alpha_bits, beta_bits; /* of a hard sigmoid; doubles */
@@ -122,7 +122,6 @@ struct ObkSqueezeExcite {
 enum ObkActivation { OBK_RELU, OBK_SWISH, OBK_HARD_SWISH, OBK_SIGMOID, OBK_HARD_SIGMOID };
 #define OBK_EXCITE_GANG 8
 #define OBK_EXCITE_THREADS 256
-#define OBK_EXCITE_VECTORS 28 /* of a thread, at most */
 /* Of a pixel's vectors: how many members share them, each with eight or more (128 bytes lie
  * together), and those of one. The rest of the gang shares the pixels. */
 static constexpr inline int64_t obk_excite_across(int64_t vectors) {
@@ -131,23 +130,26 @@ static constexpr inline int64_t obk_excite_across(int64_t vectors) {
 static constexpr inline int64_t obk_excite_own(int64_t vectors) {
   return (vectors + obk_excite_across(vectors) - 1) / obk_excite_across(vectors);
 }
-/* Vectors of a thread; those of a pixel lie side by side in threads. */
-static constexpr inline int64_t obk_excite_each(int64_t pixels, int64_t vectors) {
+/* Pixels of a member, at most; vectors of a thread, where those of a pixel lie side by side. */
+static constexpr inline int64_t obk_excite_pixels(int64_t pixels, int64_t vectors) {
   const int64_t down = OBK_EXCITE_GANG / obk_excite_across(vectors);
+  return (pixels + down - 1) / down;
+}
+static constexpr inline int64_t obk_excite_each(int64_t pixels, int64_t vectors) {
   const int64_t rows = OBK_EXCITE_THREADS / obk_excite_own(vectors);
-  return ((pixels + down - 1) / down + rows - 1) / rows;
+  return (obk_excite_pixels(pixels, vectors) + rows - 1) / rows;
 }
 /* Floats of shared memory: sums of the threads, means and gates of the own channels, what all
- * members send, the squeezed values; then bytes of both weights. */
+ * members send, the squeezed values; bytes of these, of both weights and of the map. */
 static constexpr inline int64_t obk_excite_floats(int64_t vectors, int64_t squeezed,
                                                   int64_t bytes) {
   return (OBK_EXCITE_THREADS + 2 * obk_excite_own(vectors)) * (16 / bytes) + OBK_EXCITE_THREADS +
          ((OBK_EXCITE_GANG + 1) * squeezed + 3) / 4 * 4;
 }
-static constexpr inline int64_t obk_excite_scratch(int64_t vectors, int64_t squeezed,
-                                                   int64_t bytes) {
+static constexpr inline int64_t obk_excite_scratch(int64_t pixels, int64_t vectors,
+                                                   int64_t squeezed, int64_t bytes) {
   return obk_excite_floats(vectors, squeezed, bytes) * 4 +
-         2 * squeezed * obk_excite_own(vectors) * 16;
+         (2 * squeezed + obk_excite_pixels(pixels, vectors)) * obk_excite_own(vectors) * 16;
 }
 
 /* x[.., n, n] -> [..]. An item is a matrix; n <= OBK_DET. */

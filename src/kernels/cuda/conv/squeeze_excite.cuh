@@ -5,11 +5,12 @@
  *              channels, but the first is linear: a member multiplies w1's columns of its own
  *              channels by the means over its own pixels, and the members' products add up
  *   exchange   the only one: R sums of each member go to all others' shared memory
- *   x          is read once, into registers, where it is multiplied by its gates
+ *   x          is read once, into shared memory, where it is multiplied by its gates
  *   weights    their columns of the own channels are copied to shared memory before the kernel
  *              before has ended
  *
- * Sums are f32, in an order that follows from the shapes alone. */
+ * Loops are not unrolled further than their loads' latency wants: a kernel that runs once reads all
+ * of its code from far. Sums are f32, in an order that follows from the shapes alone. */
 #ifndef OBK_SQUEEZE_EXCITE_CUH
 #define OBK_SQUEEZE_EXCITE_CUH
 
@@ -29,26 +30,6 @@ static __device__ __forceinline__ float activated(float x, float alpha, float be
   return kActivation == OBK_HARD_SWISH ? x * bounded : bounded;
 }
 
-/* 16 bytes as numbers, and back. */
-template <class T>
-struct ExciteVector {
-  static constexpr int kCount = 16 / (int)sizeof(T);
-  static __device__ __forceinline__ void widen_to(const uint4& from, float (&to)[kCount]) {
-    T v[kCount];
-    memcpy(v, &from, 16);
-#pragma unroll
-    for (int e = 0; e < kCount; ++e) to[e] = load(v, e);
-  }
-  static __device__ __forceinline__ uint4 narrow(const float (&from)[kCount]) {
-    T v[kCount];
-#pragma unroll
-    for (int e = 0; e < kCount; ++e) store(v, e, from[e]);
-    uint4 to;
-    memcpy(&to, v, 16);
-    return to;
-  }
-};
-
 /* Sums of kChannels, of which each of kRows rows of threads has a part, `rows` of them one that
  * counts: to(c, sum). `parts`: [kRows][kChannels], `joined`: a number a thread. */
 template <int kChannels, int kRows, int kCount, class To>
@@ -67,7 +48,7 @@ static __device__ __forceinline__ void join_rows(float* parts, float* joined,
     const int c = thread % kChannels, part = thread / kChannels;
     if (part < kJoin) {
       float sum = 0;
-#pragma unroll 4
+#pragma unroll 2
       for (int k = part; k < rows; k += kJoin) sum += parts[k * kChannels + c];
       joined[part * kChannels + c] = sum;
     }
@@ -76,21 +57,35 @@ static __device__ __forceinline__ void join_rows(float* parts, float* joined,
   const float* const last = kJoin > 1 ? joined : parts;
   for (int c = thread; c < kChannels; c += OBK_THREADS) {
     float sum = 0;
-#pragma unroll 4
+#pragma unroll 2
     for (int k = 0; k < (kJoin > 1 ? kJoin : rows); ++k) sum += last[k * kChannels + c];
     to(c, sum);
   }
+}
+
+/* Sixteen bytes of shared memory as numbers, and sums of them times a factor. */
+template <class T>
+static __device__ __forceinline__ Pack<T, 16 / (int)sizeof(T)> load_vector(uint32_t at) {
+  Pack<T, 16 / (int)sizeof(T)> v;
+  load_shared16(v.words, at);
+  return v;
+}
+template <class T, int kCount>
+static __device__ __forceinline__ void add_scaled(float (&sums)[kCount], const Pack<T, kCount>& v,
+                                                  float factor) {
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) sums[e] = fmaf((float)at(v, e), factor, sums[e]);
 }
 
 /* Operands: x, w1, b1, w2, b2, y. */
 template <class T, int kPixels, int kChannels, int kSqueezed, int kActivation, int kGate>
 static __device__ __forceinline__ void squeeze_excite(const int64_t* p, void* const* x,
                                                       int64_t item, ObkLanes* w) {
-  typedef ExciteVector<T> Vector;
-  constexpr int kGang = OBK_EXCITE_GANG, kCount = Vector::kCount, kVectors = kChannels / kCount;
+  constexpr int kGang = OBK_EXCITE_GANG, kCount = 16 / (int)sizeof(T),
+                kVectors = kChannels / kCount;
   constexpr int kAcross = (int)obk_excite_across(kVectors), kDown = kGang / kAcross;
   constexpr int kOwn = (int)obk_excite_own(kVectors), kOwnChannels = kOwn * kCount;
-  constexpr int kRows = OBK_THREADS / kOwn, kEach = (int)obk_excite_each(kPixels, kVectors);
+  constexpr int kRows = OBK_THREADS / kOwn, kMost = (kPixels + kDown - 1) / kDown;
   static_assert(OBK_THREADS == OBK_EXCITE_THREADS, "as the caller counted");
   const ObkSqueezeExcite& g = *(const ObkSqueezeExcite*)p;
   double alpha, beta;
@@ -99,81 +94,79 @@ static __device__ __forceinline__ void squeeze_excite(const int64_t* p, void* co
   const int column = member % kAcross, down = member / kAcross;
   const int first_vector = column * kOwn;
   const int vectors = kVectors - first_vector < kOwn ? kVectors - first_vector : kOwn;
-  const int first_pixel = kPixels * down / kDown, end_pixel = kPixels * (down + 1) / kDown;
+  const int first_pixel = kPixels * down / kDown;
+  const int pixels = kPixels * (down + 1) / kDown - first_pixel;
 
-  float* const parts = (float*)w->scratch;          /* [kRows][kOwnChannels] */
+  float* const parts = (float*)w->scratch;            /* [kRows][kOwnChannels] */
   float* const joined = parts + OBK_THREADS * kCount; /* [OBK_THREADS] */
-  float* const means = joined + OBK_THREADS;        /* [kOwnChannels] */
-  float* const gates = means + kOwnChannels;        /* [kOwnChannels] */
-  float* const sent = gates + kOwnChannels;         /* [kGang][kSqueezed] */
-  float* const squeezed = sent + kGang * kSqueezed; /* [kSqueezed] */
-  uint4* const w1 = (uint4*)(parts + obk_excite_floats(kVectors, kSqueezed, sizeof(T)));
-  uint4* const w2 = w1 + kSqueezed * kOwn;                 /* both [kSqueezed][kOwn] */
+  float* const means = joined + OBK_THREADS;          /* [kOwnChannels] */
+  float* const gates = means + kOwnChannels;          /* [kOwnChannels] */
+  float* const sent = gates + kOwnChannels;           /* [kGang][kSqueezed] */
+  float* const squeezed = sent + kGang * kSqueezed;   /* [kSqueezed] */
+  const uint32_t w1 = shared_address(parts + obk_excite_floats(kVectors, kSqueezed, sizeof(T)));
+  const uint32_t w2 = w1 + kSqueezed * kOwn * 16;  /* both [kSqueezed][kOwn] vectors */
+  const uint32_t map = w2 + kSqueezed * kOwn * 16; /* [kMost][kOwn] */
 
-  const char* const from1 = (const char*)x[1] + first_vector * 16;
-  const char* const from2 = (const char*)x[3] + first_vector * 16;
-  for (int k = thread; k < kSqueezed * kOwn; k += OBK_THREADS) {
-    const int r = k / kOwn, v = k % kOwn;
-    if (v >= vectors) continue;
-    copy16(shared_address(w1 + k), from1 + (int64_t)(r * kVectors + v) * 16);
-    copy16(shared_address(w2 + k), from2 + (int64_t)(r * kVectors + v) * 16);
+  /* A row of threads takes a row of weights, a pixel, with a vector each. */
+  const int row = thread / kOwn, vector = thread % kOwn;
+  const bool active = row < kRows && vector < vectors;
+  const uint32_t own = (uint32_t)thread * 16; /* of row `row` of weights and of the map */
+  constexpr int kStep = kRows * kOwn * 16;    /* to the row after kRows others, there */
+  const int64_t from = (int64_t)row * (kVectors * 16) + (first_vector + vector) * 16;
+  if (active) {
+    const char *from1 = (const char*)x[1] + from, *from2 = (const char*)x[3] + from;
+#pragma unroll 1
+    for (int k = 0; row + k * kRows < kSqueezed; ++k) {
+      copy16(w1 + own + k * kStep, from1), from1 += kRows * kVectors * 16;
+      copy16(w2 + own + k * kStep, from2), from2 += kRows * kVectors * 16;
+    }
   }
   copy16_commit();
   cluster_arrive(); /* nobody reads any more what was sent for the item before */
   wait_for_previous();
 
-  const int row = thread / kOwn, vector = thread % kOwn;
-  const bool active = row < kRows && vector < vectors;
-  const int64_t base = ((int64_t)image * kPixels * kVectors + first_vector + vector) * 16;
-  const auto offset = [&](int i) {
-    return base + (int64_t)(first_pixel + row + i * kRows) * (kVectors * 16);
-  };
-  const auto is_there = [&](int i) { return active && first_pixel + row + i * kRows < end_pixel; };
-  uint4 own[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i)
-    own[i] = is_there(i) ? *(const uint4*)((const char*)x[0] + offset(i)) : uint4{0, 0, 0, 0};
-
+  const int64_t base = ((int64_t)image * kPixels + first_pixel) * (kVectors * 16) + from;
+  if (active) {
+    const char* at = (const char*)x[0] + base;
+#pragma unroll 4
+    for (int k = 0; row + k * kRows < pixels; ++k, at += kRows * kVectors * 16)
+      copy16(map + own + k * kStep, at);
+  }
+  copy16_commit();
+  copy16_wait<0>(); /* each reads what it has copied itself */
   float sums[kCount] = {};
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    float v[kCount];
-    Vector::widen_to(own[i], v);
-#pragma unroll
-    for (int e = 0; e < kCount; ++e) sums[e] += v[e];
+  if (active) {
+#pragma unroll 2
+    for (int k = 0; row + k * kRows < pixels; ++k)
+      add_scaled<T>(sums, load_vector<T>(map + own + k * kStep), 1.0f);
   }
   join_rows<kOwnChannels, kRows>(parts, joined, sums, kRows,
                                  [&](int c, float sum) { means[c] = sum * (1.0f / kPixels); });
-  copy16_wait<0>();
   __syncthreads();
 
-  /* w1's rows by the warps, the own vectors by lanes. */
-  constexpr int kTurns = (kOwn + 31) / 32;
-  const int lane = thread % 32, warp = thread / 32;
-  float mean[kTurns][kCount];
-#pragma unroll
-  for (int t = 0; t < kTurns; ++t)
-#pragma unroll
-    for (int e = 0; e < kCount; ++e)
-      mean[t][e] = lane + t * 32 < vectors ? means[(lane + t * 32) * kCount + e] : 0.0f;
+  /* A row of w1 by eight lanes, each of which then has its sum for one of the members. */
+  static_assert(kGang == 8, "a lane a member");
+  const int lane = thread % kGang;
+  const uint32_t to = dsmem_address(shared_address(sent + member * kSqueezed), lane);
   cluster_wait();
-#pragma unroll 4
-  for (int r = warp; r < kSqueezed; r += OBK_THREADS / 32) {
+#pragma unroll 1
+  for (int first = 0; first < kSqueezed; first += OBK_THREADS / kGang) {
+    const int r = first + thread / kGang;
     float sum = 0;
+    if (r < kSqueezed) {
+#pragma unroll 2
+      for (int v = lane; v < vectors; v += kGang) {
+        const auto weights = load_vector<T>(w1 + (r * kOwn + v) * 16);
 #pragma unroll
-    for (int t = 0; t < kTurns; ++t) {
-      if (lane + t * 32 >= vectors) continue;
-      float v[kCount];
-      Vector::widen_to(w1[r * kOwn + lane + t * 32], v);
-#pragma unroll
-      for (int e = 0; e < kCount; ++e) sum = fmaf(v[e], mean[t][e], sum);
+        for (int e = 0; e < kCount; ++e)
+          sum = fmaf((float)at(weights, e), means[v * kCount + e], sum);
+      }
     }
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) sum += other_lane(sum, mask);
-    if (lane < kGang)
-      store_dsmem(dsmem_address(shared_address(sent + member * kSqueezed + r), lane), as_bits(sum));
+    sum += other_lane(sum, 1), sum += other_lane(sum, 2), sum += other_lane(sum, 4);
+    if (r < kSqueezed) store_dsmem(to + r * 4, as_bits(sum));
   }
   cluster_arrive(), cluster_wait();
+#pragma unroll 1
   for (int r = thread; r < kSqueezed; r += OBK_THREADS) {
     float sum = x[2] ? load((const T*)x[2], r) : 0.0f;
 #pragma unroll
@@ -185,14 +178,9 @@ static __device__ __forceinline__ void squeeze_excite(const int64_t* p, void* co
 #pragma unroll
   for (int e = 0; e < kCount; ++e) sums[e] = 0;
   if (active) {
-#pragma unroll 4
-    for (int r = row; r < kSqueezed; r += kRows) {
-      const float h = squeezed[r];
-      float v[kCount];
-      Vector::widen_to(w2[r * kOwn + vector], v);
-#pragma unroll
-      for (int e = 0; e < kCount; ++e) sums[e] = fmaf(v[e], h, sums[e]);
-    }
+#pragma unroll 2
+    for (int k = 0; row + k * kRows < kSqueezed; ++k)
+      add_scaled<T>(sums, load_vector<T>(w2 + own + k * kStep), squeezed[row + k * kRows]);
   }
   const auto gate_of = [&](int c, float sum) {
     const int channel = first_vector * kCount + c;
@@ -203,17 +191,18 @@ static __device__ __forceinline__ void squeeze_excite(const int64_t* p, void* co
                                  gate_of);
   __syncthreads();
 
+  if (!active) return;
   float gate[kCount];
 #pragma unroll
   for (int e = 0; e < kCount; ++e) gate[e] = gates[vector * kCount + e];
+  char* y = (char*)x[5] + base;
+#pragma unroll 2
+  for (int k = 0; row + k * kRows < pixels; ++k, y += kRows * kVectors * 16) {
+    const auto v = load_vector<T>(map + own + k * kStep);
+    float product[kCount];
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    if (!is_there(i)) continue;
-    float v[kCount];
-    Vector::widen_to(own[i], v);
-#pragma unroll
-    for (int e = 0; e < kCount; ++e) v[e] *= gate[e];
-    *(uint4*)((char*)x[5] + offset(i)) = Vector::narrow(v);
+    for (int e = 0; e < kCount; ++e) product[e] = (float)at(v, e) * gate[e];
+    store_pack<kCount>((T*)y, 0, product);
   }
 }
 
