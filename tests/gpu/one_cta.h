@@ -448,14 +448,6 @@ OBK_DEVICE uint32_t dsmem_address(uint32_t shared, int rank) {
   CHECK(rank >= 0 && rank < static_cast<int>(one_cta::members.size()), "CTA {} of a cluster", rank);
   return shared | static_cast<uint32_t>(rank + 1) << 24;
 }
-OBK_DEVICE void store_dsmem(uint32_t to, uint32_t word) {
-  const int rank = static_cast<int>(to >> 24) - 1;
-  CHECK(rank >= 0, "an address of the CTA's own shared memory");
-  char* const shared = rank == one_cta::rank
-                           ? one_cta::shared
-                           : one_cta::members[static_cast<size_t>(rank)].shared.data();
-  memcpy(shared + (to & 0xffffff), &word, sizeof word);
-}
 OBK_DEVICE void store_dsmem(uint32_t to, const void* values, int bytes, uint32_t bar) {
   const int rank = static_cast<int>(to >> 24) - 1;
   CHECK(rank >= 0 && bar >> 24 == to >> 24, "an mbarrier counts what comes beside it");
@@ -466,6 +458,9 @@ OBK_DEVICE void store_dsmem(uint32_t to, const void* values, int bytes, uint32_t
   memcpy((own ? one_cta::shared : other.shared.data()) + to, values, static_cast<size_t>(bytes));
   one_cta::Bar& counts = (own ? one_cta::bars : other.bars).at(bar);
   counts.bytes -= bytes, counts.look();
+}
+OBK_DEVICE void store_dsmem4(uint32_t to, float value, uint32_t bar) {
+  store_dsmem(to, &value, 4, bar);
 }
 OBK_DEVICE void store_dsmem8(uint32_t to, float a, float b, uint32_t bar) {
   const float values[] = {a, b};

@@ -19,6 +19,7 @@ struct ObkLanes : ObkWorker {
   int32_t lane, lanes, group, groups, warp, warps;
   char* stage;
   uint64_t* parts;
+  int32_t turn;
 };
 namespace obk {
 inline bool waited[8][256];
@@ -35,8 +36,15 @@ void store_bytes(void* to, const uint32_t* words) {
 }
 }  // namespace obk
 #include "kernels/common/packs.h"
-#include "kernels/cuda/conv/squeeze_excite.cuh"
 #include "kernels/cuda/core/joins.cuh"
+#include "kernels/cuda/exec/barrier.cuh"
+namespace obk {
+struct Ring {
+  Watchdog dog;
+};
+static Ring ring_state() { return {}; }
+}  // namespace obk
+#include "kernels/cuda/conv/squeeze_excite.cuh"
 #pragma GCC diagnostic pop
 
 namespace obelisk {
@@ -106,7 +114,9 @@ void check(int images, bool biased, unsigned slow, float tolerance) {
         one_cta::readable = {bytes(w1), bytes(w2), bytes(x)};
         memset(one_cta::shared, 0xff, sizeof one_cta::shared);  // NaN wherever nothing is brought
       },
-      [&] {});
+      [&] {
+        for (const auto& [at, bar] : one_cta::bars) EXPECT_EQ(bar.bytes, 0) << "more is on its way";
+      });
   one_cta::rests = nullptr;
   for (const auto& member : obk::waited)
     for (const bool thread : member) ASSERT_TRUE(thread) << "the map is read too early";

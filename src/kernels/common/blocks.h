@@ -139,12 +139,12 @@ static constexpr inline int64_t obk_excite_each(int64_t pixels, int64_t vectors)
   const int64_t rows = OBK_EXCITE_THREADS / obk_excite_own(vectors);
   return (obk_excite_pixels(pixels, vectors) + rows - 1) / rows;
 }
-/* Floats of shared memory: sums of the threads, means and gates of the own channels, what all
- * members send, the squeezed values; bytes of these, of both weights and of the map. */
+/* Floats of shared memory: an mbarrier, sums of the threads, means and gates of the own channels,
+ * what all members send, the squeezed values; bytes of these, of both weights and of the map. */
 static constexpr inline int64_t obk_excite_floats(int64_t vectors, int64_t squeezed,
                                                   int64_t bytes) {
-  return (OBK_EXCITE_THREADS + 2 * obk_excite_own(vectors)) * (16 / bytes) + OBK_EXCITE_THREADS +
-         ((OBK_EXCITE_GANG + 1) * squeezed + 3) / 4 * 4;
+  return 4 + (OBK_EXCITE_THREADS + 2 * obk_excite_own(vectors)) * (16 / bytes) +
+         OBK_EXCITE_THREADS + ((OBK_EXCITE_GANG + 1) * squeezed + 3) / 4 * 4;
 }
 static constexpr inline int64_t obk_excite_scratch(int64_t pixels, int64_t vectors,
                                                    int64_t squeezed, int64_t bytes) {

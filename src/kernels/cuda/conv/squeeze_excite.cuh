@@ -4,7 +4,8 @@
  *   members    a member has a part of the pixels and of the channels. Both products are over all
  *              channels, but the first is linear: a member multiplies w1's columns of its own
  *              channels by the means over its own pixels, and the members' products add up
- *   exchange   the only one: R sums of each member go to all others' shared memory
+ *   exchange   the only one: R sums of each member go to all others' shared memory, where an
+ *              mbarrier counts them
  *   x          is read once, into shared memory, where it is multiplied by its gates
  *   weights    their columns of the own channels are copied to shared memory before the kernel
  *              before has ended
@@ -97,13 +98,14 @@ static __device__ __forceinline__ void squeeze_excite(const int64_t* p, void* co
   const int first_pixel = kPixels * down / kDown;
   const int pixels = kPixels * (down + 1) / kDown - first_pixel;
 
-  float* const parts = (float*)w->scratch;            /* [kRows][kOwnChannels] */
+  const uint32_t come = shared_address(w->scratch);   /* an mbarrier of what others send */
+  float* const parts = (float*)w->scratch + 4;        /* [kRows][kOwnChannels] */
   float* const joined = parts + OBK_THREADS * kCount; /* [OBK_THREADS] */
   float* const means = joined + OBK_THREADS;          /* [kOwnChannels] */
   float* const gates = means + kOwnChannels;          /* [kOwnChannels] */
   float* const sent = gates + kOwnChannels;           /* [kGang][kSqueezed] */
   float* const squeezed = sent + kGang * kSqueezed;   /* [kSqueezed] */
-  const uint32_t w1 = shared_address(parts + obk_excite_floats(kVectors, kSqueezed, sizeof(T)));
+  const uint32_t w1 = come + (uint32_t)obk_excite_floats(kVectors, kSqueezed, sizeof(T)) * 4;
   const uint32_t w2 = w1 + kSqueezed * kOwn * 16;  /* both [kSqueezed][kOwn] vectors */
   const uint32_t map = w2 + kSqueezed * kOwn * 16; /* [kMost][kOwn] */
 
@@ -122,7 +124,18 @@ static __device__ __forceinline__ void squeeze_excite(const int64_t* p, void* co
     }
   }
   copy16_commit();
-  cluster_arrive(); /* nobody reads any more what was sent for the item before */
+  /* The CTA's first item makes the mbarrier, whose phases take turns from item to item. */
+  const bool is_first = w->turn == 0;
+  const uint32_t turn = w->turn == 1;
+  w->turn = turn == 0 ? 1 : 2;
+  if (thread == 0) {
+    if (is_first) mbarrier_init(come, 1), mbarrier_init_fence();
+    mbarrier_expect(come, kGang * kSqueezed * 4);
+  }
+  if (is_first)
+    cluster_arrive_relaxed();
+  else
+    cluster_arrive(); /* nobody here reads any more what was sent for the item before */
   wait_for_previous();
 
   const int64_t base = ((int64_t)image * kPixels + first_pixel) * (kVectors * 16) + from;
@@ -148,6 +161,7 @@ static __device__ __forceinline__ void squeeze_excite(const int64_t* p, void* co
   static_assert(kGang == 8, "a lane a member");
   const int lane = thread % kGang;
   const uint32_t to = dsmem_address(shared_address(sent + member * kSqueezed), lane);
+  const uint32_t to_come = dsmem_address(come, lane);
   cluster_wait();
 #pragma unroll 1
   for (int first = 0; first < kSqueezed; first += OBK_THREADS / kGang) {
@@ -163,9 +177,11 @@ static __device__ __forceinline__ void squeeze_excite(const int64_t* p, void* co
       }
     }
     sum += other_lane(sum, 1), sum += other_lane(sum, 2), sum += other_lane(sum, 4);
-    if (r < kSqueezed) store_dsmem(to + r * 4, as_bits(sum));
+    if (r < kSqueezed) store_dsmem4(to + r * 4, sum, to_come);
   }
-  cluster_arrive(), cluster_wait();
+  Watchdog dog = ring_state().dog;
+  dog.start();
+  while (!mbarrier_try(come, turn)) dog.check(4, (uint64_t)item, turn, 0);
 #pragma unroll 1
   for (int r = thread; r < kSqueezed; r += OBK_THREADS) {
     float sum = x[2] ? load((const T*)x[2], r) : 0.0f;

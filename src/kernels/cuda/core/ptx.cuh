@@ -82,12 +82,6 @@ OBK_DEVICE void post_dsmem(uint32_t to, uint64_t word) {
   asm volatile("st.relaxed.cluster.shared::cluster.u64 [%0], %1;" ::"r"(to), "l"(word) : "memory");
 #endif
 }
-/* A word, which cluster_arrive() and cluster_wait() make known. */
-OBK_DEVICE void store_dsmem(uint32_t to, uint32_t word) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
-#endif
-}
 OBK_DEVICE uint64_t poll_dsmem(uint32_t own) {
   uint64_t word = 0;
 #if __CUDA_ARCH__ >= 900
@@ -95,7 +89,16 @@ OBK_DEVICE uint64_t poll_dsmem(uint32_t own) {
 #endif
   return word;
 }
-/* Eight bytes, which the mbarrier beside them counts when they have come. */
+/* Four bytes, which the mbarrier beside them counts when they have come. */
+OBK_DEVICE void store_dsmem4(uint32_t to, float value, uint32_t bar) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
+      "f"(value), "r"(bar)
+      : "memory");
+#endif
+}
+/* The same of eight. */
 OBK_DEVICE void store_dsmem8(uint32_t to, float a, float b, uint32_t bar) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
