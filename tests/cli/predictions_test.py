@@ -96,7 +96,7 @@ def test_floors_of_memory_traffic_are_near(works, tmp_path, name):
     assert took / 2 <= floor <= took
 
 
-# ---- means and convolutions --------------------------------------------------------------------
+# ---- squeeze-and-excitation blocks and convolutions ------------------------------------------------
 def efficientnet(path):
     """EfficientNet-B0: depthwise convolutions between 1x1 ones, each scaled by a mean of its pixels."""
     net = Net("efficientnet")
@@ -122,17 +122,16 @@ def efficientnet(path):
     return path
 
 
-def test_means_and_convolutions_are_predicted_within_twice_what_they_took(works, tmp_path):
-    took = record("h200_predictions.json")["efficientnet_b0"]
+def test_gated_blocks_and_convolutions_are_predicted_within_twice_what_they_took(works, tmp_path):
+    took = record("h200_predictions.json")["efficientnet_b0_blocks"]
     all_works = works(efficientnet(tmp_path / "efficientnet.onnx"), "stitch")
-    means = [us for op, _, us, _ in all_works if op in ("GlobalAveragePool", "ReduceMean")]
-    assert len(means) == 17
-    # The largest is of 112 x 112 pixels.
-    assert took["largest_mean_us"] / 2 <= max(means) <= took["largest_mean_us"] * 2
-    predicted = sum(means) + len(means) * PHASE_US["stitch"]
-    assert took["means_us"] / 2 <= predicted <= took["means_us"] * 2
+    blocks = [us for op, _, us, _ in all_works if op == "SqueezeExcite"]
+    assert len(blocks) == took["blocks"]
+    assert took["blocks_us"] / 2 <= sum(blocks) <= took["blocks_us"] * 2
+    assert took["largest_block_us"] / 2 <= max(blocks) <= took["largest_block_us"] * 2
     convolutions = [(us, floor) for op, _, us, floor in all_works if op == "Conv"]
-    predicted = sum(us for us, _ in convolutions) + len(convolutions) * PHASE_US["stitch"]
+    assert len(convolutions) == took["convolutions"]
+    predicted = sum(us for us, _ in convolutions)
     assert took["convolutions_us"] / 2 <= predicted <= took["convolutions_us"] * 2
     assert sum(floor for _, floor in convolutions) <= took["convolutions_us"]
 
