@@ -28,6 +28,7 @@ struct ExciteCosts {
   double begin = 0;   // of the block: its loads' latency, three joins, an exchange
   double vector = 0;  // of a vector of a thread, that is loaded, multiplied and stored
   double weight = 0;  // of a vector of the weights of a member
+  double apart = 0;   // of each of the four kernels that it is instead of, beside their bytes
 };
 
 struct Costs {

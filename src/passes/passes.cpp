@@ -65,7 +65,7 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
              patches = tiles.streams_patches != nullptr, pads = tiles.wanted_channels != nullptr;
   const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr,
              batches = tiles.first_of_batch != nullptr, groups = tiles.conv_groups != nullptr,
-             excites = tiles.has_excite_blocks;
+             excites = tiles.has_excite_blocks && whole;
   return {
       {"fold_norms", "a norm before a product with constant weights goes through it",
        asking(statistics,
@@ -76,7 +76,9 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
        !statistics},
       {"raise_squeeze_excite", "the ops of a squeeze-and-excitation block become one",
        asking(excites,
-              [](graph::Graph graph, Remarks*) { return raise_squeeze_excite(std::move(graph)); }),
+              [tiles](graph::Graph graph, Remarks*) {
+                return raise_squeeze_excite(std::move(graph), tiles.takes_whole);
+              }),
        !excites},
       {"expand_for_machine",
        "what no tile of the machine takes whole is decomposed into simpler ops",

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <set>
 
 #include "passes/rewrite.h"
 
@@ -171,14 +173,14 @@ Tensor matrix(const Tensor& weights, int64_t rows, int64_t columns, bool turned)
   return made;
 }
 
-}  // namespace
-
-Result<Graph> raise_squeeze_excite(Graph graph) {
-  bool raised = false;
+/// The Muls of blocks, each with what is put in its place, in order.
+std::vector<std::pair<NodeId, ValueId>> raised(Graph& graph,
+                                               const std::function<bool(NodeId)>& wanted) {
+  std::vector<std::pair<NodeId, ValueId>> made;
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {
     const Node node = graph.node(id);
-    if (node.op != Op::Mul) continue;
+    if (node.op != Op::Mul || !wanted(id)) continue;
     const auto found = Finder(graph).find(node);
     if (!found || bits(graph.type(found->x).dtype) < 8) continue;
     const Product &squeeze = found->squeeze, &excite = found->excite;
@@ -199,9 +201,24 @@ Result<Graph> raise_squeeze_excite(Graph graph) {
     const ValueId value =
         graph.must_add(Op::SqueezeExcite, std::move(inputs), found->attrs, node.name);
     replace_value(graph, node.outputs[0], value);
-    raised = true;
+    made.emplace_back(id, value);
   }
-  return raised ? tidy(std::move(graph)) : std::move(graph);
+  return made;
+}
+
+}  // namespace
+
+Result<Graph> raise_squeeze_excite(Graph graph, const KeepWhole& takes) {
+  // Asked of all at once, for the answer depends on who else reads a map.
+  Graph all = graph;
+  std::set<NodeId> taken;
+  for (const auto& [mul, value] : raised(all, [](NodeId) { return true; })) {
+    std::string why;
+    if (takes(all, all.value(value).producer, &why)) taken.insert(mul);
+  }
+  if (taken.empty()) return graph;
+  raised(graph, [&](NodeId id) { return taken.count(id) > 0; });
+  return tidy(std::move(graph));
 }
 
 }  // namespace obelisk::passes

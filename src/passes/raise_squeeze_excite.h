@@ -11,14 +11,18 @@
 /// then Sigmoid or HardSigmoid. What lies between x and the Mul must have no other readers. Means
 /// and products are then f32, where those of 16 bits were rounded in between.
 ///
-/// Stands   first among machine_passes; expand_for_machine decomposes what no block takes.
-/// Errors   none.    Cost  O(nodes), and the weights of what is found.
+/// `takes` says of each such op, in a graph where all blocks are raised, whether a block computes
+/// it; what none takes stays as it is.
+///
+/// Stands   before expand_for_machine; for the machine that is compiled for.
+/// Errors   none.    Cost  O(nodes), twice the weights of what is found, and what `takes` costs.
 #pragma once
 
 #include "graph/graph.h"
+#include "passes/expand_for_machine.h"
 
 namespace obelisk::passes {
 
-Result<graph::Graph> raise_squeeze_excite(graph::Graph graph);
+Result<graph::Graph> raise_squeeze_excite(graph::Graph graph, const KeepWhole& takes);
 
 }  // namespace obelisk::passes

@@ -156,6 +156,17 @@ ops::Gangs gangs_of(const machine::Machine& device, const Options& options) {
   return gangs;
 }
 
+/// Whether gangs that compute so many images in turn are predicted to take no longer than four
+/// kernels, which read the map twice and write it once.
+static bool is_quicker_at_once(const ops::Block& block, const Type& map,
+                               const machine::Machine& device) {
+  const int64_t at_once = std::max<int64_t>(device.sms / block.gang, 1);
+  const int64_t turns = (block.items / block.gang + at_once - 1) / at_once;
+  const double moved = 3 * static_cast<double>(byte_size(map.dtype, map.count())) /
+                       (device.bytes_per_sm * device.sms);
+  return static_cast<double>(turns) * block.nanos <= 4 * device.costs.excite.apart + moved;
+}
+
 bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device,
                  const Options& options, std::string* why) {
   std::string reason;
@@ -165,9 +176,12 @@ bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device
   } else if (graph.node(node).op == ops::Op::SqueezeExcite) {
     const auto block = ops::block(graph.call(node), 1, gangs_of(device, options));
     const auto* const tiles = options.tiles ? &kernels::tile_library(device) : nullptr;
-    if (block && Views(graph, options, tiles).has_channels_last(node)) return true;
+    const bool quicker =
+        block && is_quicker_at_once(*block, graph.type(graph.node(node).inputs[0]), device);
+    if (quicker && Views(graph, options, tiles).has_channels_last(node)) return true;
     reason = !options.own_kernels ? "gangs have no kernels of their own"
              : !block             ? "no block for its type or sizes"
+             : !quicker           ? "its ops one by one are predicted to be quicker"
                                   : "its map is not stored with the channels last";
   } else if (has_attention_tile(graph, node,
                                 options.tiles ? &kernels::tile_library(device) : nullptr, reason)) {

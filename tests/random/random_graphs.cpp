@@ -2,8 +2,9 @@
 // with the interpreter.
 //
 //   random_graphs --from 1 --count 1000 [--configs passes,1,2,7,132] [--batch 200] [--steps MOST]
-//   [--found FOLDER] [--seconds S] random_graphs --graphs PATH [--configs ...]          a text, or
-//   all of a folder (*.ir), with @random for weights
+//                 [--type f16] [--found FOLDER] [--seconds S]
+//   random_graphs --graphs PATH [--configs ...]    a text, or all of a folder (*.ir), with @random
+//                                                  for weights
 //
 // Configurations: a number of SMs, "op" before it for an op a body, "less" for some passes left
 // out, "vectors" for bodies as GPUs have them, "stitch", "mono" or "gpuop" for a GPU's own bodies
@@ -280,6 +281,7 @@ struct Settings {
   int shrinks = 10, steps = 40;
   double seconds = 1e9;
   std::string found, optimise = "-O0";
+  std::optional<DType> type;  // of all floats; else as the seed says
   std::vector<std::string> files;
   std::vector<std::string> names = {"passes", "1", "2", "7", "132"};
 };
@@ -353,7 +355,9 @@ int run_all(const Settings& settings) {
         cases.push_back(case_of(std::move(*graph), next));
         continue;
       }
-      cases.push_back(case_of(graph::random_graph(next, options_of(next, settings.steps)), next));
+      graph::RandomOptions options = options_of(next, settings.steps);
+      options.dtype = settings.type.value_or(options.dtype);
+      cases.push_back(case_of(graph::random_graph(next, options), next));
     }
     spent.graphs += since(at), at = Clock::now();
     graphs += cases.size();
@@ -483,7 +487,10 @@ int main_of(int count, char** words) {
       settings.found = value;
     else if (word == "--steps")
       settings.steps = atoi(value.c_str());
-    else if (word == "--show") {  // the graph of one seed, as text; --steps stands before
+    else if (word == "--type") {
+      settings.type = parse_dtype(value);
+      if (!settings.type) return fmt::print(stderr, "no type is called '{}'\n", value), 2;
+    } else if (word == "--show") {  // the graph of one seed, as text; --steps stands before
       const uint64_t seed = strtoull(value.c_str(), nullptr, 10);
       fmt::print("{}", graph::print(graph::random_graph(seed, options_of(seed, settings.steps)),
                                     {.all_data = true}));

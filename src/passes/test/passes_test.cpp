@@ -253,8 +253,10 @@ TEST(Passes, MergeConvGroups) {
   });
 }
 TEST(Passes, RaiseSqueezeExcite) {
-  graph::run_cases("src/passes/test/raise_squeeze_excite.ir",
-                   [](graph::Graph graph) { return raise_squeeze_excite(std::move(graph)); });
+  graph::run_cases("src/passes/test/raise_squeeze_excite.ir", [](graph::Graph graph) {
+    const auto all = [](const graph::Graph&, graph::NodeId, std::string*) { return true; };
+    return raise_squeeze_excite(std::move(graph), all);
+  });
 }
 TEST(Passes, SplitReductions) {
   graph::run_cases("src/passes/test/split_reductions.ir", [](graph::Graph graph) {
