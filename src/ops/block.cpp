@@ -246,7 +246,8 @@ std::optional<Block> squeeze_excite(const Call& call, const Gangs& gangs) {
     return std::nullopt;
   const int64_t each = obk_excite_each(shape.pixels, vectors);
   const int64_t scratch = obk_excite_scratch(shape.pixels, vectors, shape.squeezed, size);
-  if (scratch > gangs.scratchpad) return std::nullopt;
+  constexpr int64_t kRoom = 4096;  // for what a kernel keeps beside its body's scratchpad
+  if (scratch + kRoom > gangs.scratchpad) return std::nullopt;
   const std::string activation = call.attrs.get_string("activation", "Relu");
   const ObkSqueezeExcite params{shape.images, bits_of(call.attrs.get_float("alpha", 0.2)),
                                 bits_of(call.attrs.get_float("beta", 0.5))};

@@ -86,7 +86,7 @@ static __device__ __forceinline__ void squeeze_excite(const int64_t* p, void* co
                 kVectors = kChannels / kCount;
   constexpr int kAcross = (int)obk_excite_across(kVectors), kDown = kGang / kAcross;
   constexpr int kOwn = (int)obk_excite_own(kVectors), kOwnChannels = kOwn * kCount;
-  constexpr int kRows = OBK_THREADS / kOwn, kMost = (kPixels + kDown - 1) / kDown;
+  constexpr int kRows = OBK_THREADS / kOwn;
   static_assert(OBK_THREADS == OBK_EXCITE_THREADS, "as the caller counted");
   const ObkSqueezeExcite& g = *(const ObkSqueezeExcite*)p;
   double alpha, beta;
@@ -107,7 +107,7 @@ static __device__ __forceinline__ void squeeze_excite(const int64_t* p, void* co
   float* const squeezed = sent + kGang * kSqueezed;   /* [kSqueezed] */
   const uint32_t w1 = come + (uint32_t)obk_excite_floats(kVectors, kSqueezed, sizeof(T)) * 4;
   const uint32_t w2 = w1 + kSqueezed * kOwn * 16;  /* both [kSqueezed][kOwn] vectors */
-  const uint32_t map = w2 + kSqueezed * kOwn * 16; /* [kMost][kOwn] */
+  const uint32_t map = w2 + kSqueezed * kOwn * 16; /* a row of kOwn for each own pixel */
 
   /* A row of threads takes a row of weights, a pixel, with a vector each. */
   const int row = thread / kOwn, vector = thread % kOwn;
