@@ -117,8 +117,8 @@ void Former::place_call(NodeId n) {
   draft.group.kind = GroupKind::kCustom;
   draft.group.anchor = n;
   if (auto block = ops::block(graph_.call(n), pieces_of_call(), gangs_of(device_, options_))) {
-    CHECK(graph_.node(n).op != ops::Op::SqueezeExcite || views_.has_channels_last(n),
-          "a block of channels last reads or writes a map that is stored otherwise");
+    CHECK(graph_.node(n).op != ops::Op::SqueezeExcite || views_.suits_block(n),
+          "a squeeze-and-excitation block reads or writes what is not stored for it");
     draft.group.kind = GroupKind::kBlock;
     draft.group.body.domain = {block->items};
     draft.group.body.rows = 1;

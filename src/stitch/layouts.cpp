@@ -69,8 +69,11 @@ bool Views::is_excited(ValueId value) const {
          });
 }
 
-bool Views::has_channels_last(NodeId excite) const {
+bool Views::suits_block(NodeId excite) const {
   const graph::Node& node = graph_.node(excite);
+  if (graph_.value(node.inputs[1]).producer != graph::kNone ||
+      graph_.value(node.inputs[3]).producer != graph::kNone)
+    return false;
   return [&](auto... values) {
     return (... && (layouts_[values].storage == values && layouts_[values].offset == 0 &&
                     layouts_[values].strides ==

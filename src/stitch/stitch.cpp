@@ -178,11 +178,11 @@ bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device
     const auto* const tiles = options.tiles ? &kernels::tile_library(device) : nullptr;
     const bool quicker =
         block && is_quicker_at_once(*block, graph.type(graph.node(node).inputs[0]), device);
-    if (quicker && Views(graph, options, tiles).has_channels_last(node)) return true;
+    if (quicker && Views(graph, options, tiles).suits_block(node)) return true;
     reason = !options.own_kernels ? "gangs have no kernels of their own"
              : !block             ? "no block for its type or sizes"
              : !quicker           ? "its ops one by one are predicted to be quicker"
-                                  : "its map is not stored with the channels last";
+                        : "its map is not stored with the channels last, or weights are computed";
   } else if (has_attention_tile(graph, node,
                                 options.tiles ? &kernels::tile_library(device) : nullptr, reason)) {
     return true;

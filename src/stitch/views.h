@@ -71,9 +71,9 @@ class Views {
   std::optional<Strided> strided(ops::Exprs& exprs, ValueId value, std::vector<ExprId> at,
                                  int rank) const;
 
-  /// Whether what a SqueezeExcite reads and writes is stored as its block wants it: dense, with the
-  /// channels last.
-  bool has_channels_last(NodeId excite) const;
+  /// Whether a block can compute a SqueezeExcite where its operands lie: the maps dense, with the
+  /// channels last; weights that nothing computes, for they are read before the kernel before ends.
+  bool suits_block(NodeId excite) const;
 
   /// Where an input of a scatter that has a block can be read without a copy of it: what views lead
   /// to, if `value` is contiguous there.

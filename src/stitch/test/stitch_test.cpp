@@ -91,6 +91,42 @@ TEST(Stitch, HeadsWiderThanTilesAreNoTile) {
 
 // What a convolution writes lies with its channels last, and what is computed of it alone; a
 // graph's inputs and outputs do not, nor what has one element a channel.
+TEST(Stitch, BlocksOfSqueezeExcite) {
+  const machine::Machine gpu = *machine::gpu("sm_90a");
+  const auto why = [&](const std::string& x, const std::string& w1, const std::string& end,
+                       const std::string& shape = "1,16,8,8", bool own_kernels = true) {
+    auto graph = graph::parse(fmt::format(R"(graph "g" {{
+  in %0 "x": f16[{0}]
+  in %1 "w1": f16[4,16]
+  in %2 "w2": f16[4,16]
+  %3: f16[{0}] = Abs(%0)
+  %4: f16[4,16] = Abs(%1)
+  %5: f16[{0}] = SqueezeExcite(%{1}, %{2}, _, %2)
+  %6: f16[{0}] = Neg(%5)
+  out %{3} "y"
+  out %4 "w"
+}}
+)",
+                                          shape, x, w1, end));
+    EXPECT_TRUE(graph.ok()) << graph.error().text();
+    std::string reason;
+    for (NodeId node : graph->order())
+      if (graph->node(node).op == ops::Op::SqueezeExcite)
+        takes_whole(*graph, node, gpu, {.own_kernels = own_kernels}, &reason);
+    return reason;
+  };
+  EXPECT_EQ(why("3", "1", "6"), "");
+  // What a kernel that shares its SMs, or has to wait for its weights, cannot do.
+  EXPECT_EQ(why("3", "1", "6", "1,16,8,8", false), "gangs have no kernels of their own");
+  const std::string stored =
+      "its map is not stored with the channels last, or weights are computed";
+  EXPECT_EQ(why("3", "4", "6"), stored);
+  EXPECT_EQ(why("0", "1", "6"), stored);  // an input of the program
+  EXPECT_EQ(why("3", "1", "5"), stored);  // an answer
+  EXPECT_EQ(why("3", "1", "6", "1,16,512,512"), "no block for its type or sizes");
+  EXPECT_EQ(why("3", "1", "6", "4096,16,8,8"), "its ops one by one are predicted to be quicker");
+}
+
 TEST(Stitch, StoresChannelsLast) {
   std::vector<int> ones(16 * 8, 1);
   const auto graph = graph::parse(fmt::format(R"(graph "g" {{
