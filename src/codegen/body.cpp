@@ -47,7 +47,9 @@ EmittedBody BodyEmitter::run() {
         "what is given to all workers is stored in packs");
   head(!vectors);
   set_form(vectors ? vectors->ctas_per_sm : 0);
+  // Tiles of a grid all have the widest one's rows.
   pitch_ = vectors               ? std::to_string(tile_pitch())
+           : grid                ? std::to_string(work_.tile_columns)
            : group_.product.dual ? "(2 * (t->c1 - t->c0))"
                                  : "(t->c1 - t->c0)";
   const GridText tile = grid ? emit_grid(group_, work_, *layouts_, tiles_,

@@ -214,8 +214,6 @@ void BodyEmitter::columns(const std::string& outer, const std::string& clauses) 
   const int first = nest_.rows, last = static_cast<int>(nest_.dims.size());
   const bool stages = body_.staged > 0;
   const bool tile = group_.kind != GroupKind::kStitched;
-  // A grid's tiles all have the widest one's rows; others are as wide as their columns.
-  const int64_t grid_pitch = work_.tasks_per_worker() > 0 ? work_.tile_columns : 0;
   for (int d = first; d < last; ++d) {
     if (d == lane_) continue;
     out_ +=
@@ -234,10 +232,7 @@ void BodyEmitter::columns(const std::string& outer, const std::string& clauses) 
     out_ += indent + "{\n";
     if (stages) out_ += indent + "  const int64_t stage_at = 0;\n";
     if (tile)
-      out_ += fmt::format("{}  const int64_t tile_at = {}(r - t->r0);\n", indent,
-                          grid_pitch > 0        ? fmt::format("{} * ", grid_pitch)
-                          : group_.product.dual ? "2 * "
-                                                : "");
+      out_ += fmt::format("{}  const int64_t tile_at = (r - t->r0) * {};\n", indent, pitch_);
     flush(kLane, indent + "  ");
     out_ += indent + "}\n";
   } else {
@@ -248,12 +243,7 @@ void BodyEmitter::columns(const std::string& outer, const std::string& clauses) 
       out_ +=
           fmt::format("{}const int64_t stage0 = ({}) * {};\n", indent, stage_base, extent(lane_));
     if (tile)
-      out_ +=
-          grid_pitch > 0
-              ? fmt::format("{}const int64_t tile0 = (r - t->r0) * {} - t->c0;\n", indent,
-                            grid_pitch)
-              : fmt::format("{}const int64_t tile0 = (r - t->r0) * {}(t->c1 - t->c0) - t->c0;\n",
-                            indent, group_.product.dual ? "2 * " : "");
+      out_ += fmt::format("{}const int64_t tile0 = (r - t->r0) * {} - t->c0;\n", indent, pitch_);
     const std::string low = nest_.cut_columns ? "t->c0" : "0",
                       high = nest_.cut_columns ? "t->c1" : extent(lane_);
     if (clauses.empty())

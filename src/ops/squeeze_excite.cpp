@@ -32,7 +32,8 @@ Result<SqueezeExciteShape> squeeze_excite_shape(const Call& call) {
                     "one of Relu, Swish, HardSwish");
   if (gate != "Sigmoid" && gate != "HardSigmoid")
     return bad_call(call, fmt::format("gate '{}'", gate), "one of Sigmoid, HardSigmoid");
-  if (!call.has(kExciteWeights)) return bad_call(call, "w2 is missing");
+  if (!call.has(kExciteWeights))
+    return bad_call(call, "input 3, w2, is missing", "x, w1, b1 or none, w2, b2 or none");
   const Shape &x = call.in(kExcited).shape, &weights = call.in(kSqueezeWeights).shape;
   if (x.size() < 3 || weights.size() != 2)
     return bad_call(call, fmt::format("x is {} and w1 {}, wanted rank 3 or more, and 2",
@@ -55,7 +56,10 @@ Result<Types> infer_squeeze_excite(const Call& call) {
     if (!call.has(input)) continue;
     TRY_STATUS(check_dtype(call, input, kFloats));
     if (call.in(input).dtype != call.in(kExcited).dtype)
-      return bad_call(call, "inputs of more than one type");
+      return bad_call(call,
+                      fmt::format("input {} is {}, x is {}", input, to_string(call.in(input).dtype),
+                                  to_string(call.in(kExcited).dtype)),
+                      "all inputs have one type");
   }
   const Result<SqueezeExciteShape> shape = squeeze_excite_shape(call);
   if (!shape.ok()) return shape.error();

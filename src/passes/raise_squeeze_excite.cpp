@@ -5,14 +5,14 @@
 #include <functional>
 #include <set>
 
-#include "passes/rewrite.h"
+#include "passes/beside.h"
 
 namespace obelisk::passes {
 namespace {
 
 /// A product of rows [N, inputs] with constant weights, [outputs, inputs] or, `by_input`, [inputs,
 /// outputs].
-struct Product {
+struct Layer {
   ValueId rows = kNone, weights = kNone, bias = kNone;
   int64_t inputs = 0, outputs = 0;
   bool by_input = false;
@@ -24,7 +24,7 @@ class Finder {
 
   struct Found {
     ValueId x = kNone;
-    Product squeeze, excite;
+    Layer squeeze, excite;
     Attrs attrs;
   };
 
@@ -49,7 +49,7 @@ class Finder {
     if (gate->op == Op::HardSigmoid)
       found.attrs.set("alpha", gate->attrs.get_float("alpha", 0.2))
           .set("beta", gate->attrs.get_float("beta", 0.5));
-    const auto excite = product(behind_moves(gate->inputs[0]));
+    const auto excite = layer(behind_moves(gate->inputs[0]));
     if (!excite) return std::nullopt;
     const Node* activation = maker(behind_moves(excite->rows));
     if (!activation ||
@@ -57,7 +57,7 @@ class Finder {
           (activation->op == Op::Swish && activation->attrs.get_float("alpha", 1) == 1)))
       return std::nullopt;
     found.attrs.set("activation", std::string(ops::to_string(activation->op)));
-    const auto squeeze = product(behind_moves(activation->inputs[0]));
+    const auto squeeze = layer(behind_moves(activation->inputs[0]));
     if (!squeeze || !is_mean_of(behind_moves(squeeze->rows), x)) return std::nullopt;
     if (squeeze->inputs != shape[1] || excite->outputs != shape[1] ||
         excite->inputs != squeeze->outputs)
@@ -85,14 +85,14 @@ class Finder {
     return value;
   }
 
-  std::optional<Product> product(ValueId value) const {
+  std::optional<Layer> layer(ValueId value) const {
     const Node* node = maker(value);
     if (!node) return std::nullopt;
-    Product made;
+    Layer made;
     if (node->op == Op::Add) {
       for (const size_t side : {size_t{0}, size_t{1}}) {
         if (!constant(graph_, node->inputs[side])) continue;
-        const auto without = product(node->inputs[1 - side]);
+        const auto without = layer(node->inputs[1 - side]);
         if (!without || without->bias != kNone ||
             graph_.type(node->inputs[side]).count() != without->outputs)
           return std::nullopt;
@@ -101,24 +101,25 @@ class Finder {
       }
       return std::nullopt;
     }
-    if (node->op != Op::Conv && node->op != Op::Gemm && node->op != Op::MatMul) return std::nullopt;
-    made.rows = node->inputs[0], made.weights = node->inputs[1];
-    if (node->inputs.size() > 2) made.bias = node->inputs[2];
-    const Tensor* weights = constant(graph_, made.weights);
-    if (!weights || (made.bias != kNone && !constant(graph_, made.bias))) return std::nullopt;
-    const Shape& shape = weights->shape();
+    made.rows = node->inputs[0];
     if (node->op == Op::Conv) {
       // Of one pixel with a kernel of one tap: nothing is left of strides and dilations.
-      if (node->attrs.get_int("group", 1) != 1 || !is_one_pixel(made.rows) ||
-          !is_one_pixel(node->outputs[0]) || weights->count() != shape[0] * shape[1])
+      made.weights = node->inputs[1];
+      if (node->inputs.size() > 2) made.bias = node->inputs[2];
+      const std::vector<int64_t> pads = node->attrs.get_ints("pads");
+      const Tensor* weights = constant(graph_, made.weights);
+      if (!weights || node->attrs.get_int("group", 1) != 1 || !is_one_pixel(made.rows) ||
+          weights->count() != weights->shape()[0] * weights->shape()[1] ||
+          std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad != 0; }))
         return std::nullopt;
     } else {
-      if (shape.size() != 2 || graph_.type(made.rows).rank() != 2 ||
-          node->attrs.get_int("transA", 0) != 0 || node->attrs.get_float("alpha", 1) != 1 ||
-          node->attrs.get_float("beta", 1) != 1)
-        return std::nullopt;
-      made.by_input = node->attrs.get_int("transB", 0) == 0;
+      Reason ignored;
+      const auto found = constant_product(graph_, graph_.value(value).producer, ignored);
+      if (!found || graph_.type(made.rows).rank() != 2) return std::nullopt;
+      made.weights = found->weights, made.bias = found->bias, made.by_input = !found->transposed;
     }
+    const Shape& shape = graph_.type(made.weights).shape;
+    if (made.bias != kNone && !constant(graph_, made.bias)) return std::nullopt;
     made.outputs = shape[made.by_input ? 1 : 0], made.inputs = shape[made.by_input ? 0 : 1];
     if (made.bias != kNone && graph_.type(made.bias).count() != made.outputs) return std::nullopt;
     return made;
@@ -149,6 +150,8 @@ class Finder {
     }
     const ValueId of = node->inputs[0];
     if (of == x) return true;
+    const DType type = graph_.type(of).dtype;  // of a Cast: no number may lose digits or overflow
+    if (type != DType::f32 && type != DType::f64) return false;
     const Node* cast = maker(of);
     return cast && cast->op == Op::Cast && cast->inputs[0] == x;
   }
@@ -183,7 +186,7 @@ std::vector<std::pair<NodeId, ValueId>> raised(Graph& graph,
     if (node.op != Op::Mul || !wanted(id)) continue;
     const auto found = Finder(graph).find(node);
     if (!found || bits(graph.type(found->x).dtype) < 8) continue;
-    const Product &squeeze = found->squeeze, &excite = found->excite;
+    const Layer &squeeze = found->squeeze, &excite = found->excite;
     const int64_t channels = squeeze.inputs, squeezed = squeeze.outputs;
     const auto vector = [&](ValueId bias, int64_t count) -> ValueId {
       if (bias == kNone) return kNone;

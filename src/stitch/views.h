@@ -7,11 +7,11 @@
 /// A value that only a transpose reads is stored in the transposed order, a convolution's output
 /// channels-last, and the inputs of a concatenation inside its output, even if other ops read them.
 /// A convolution reads a slice of a stored value, or tokens as an image, in place. So most data
-/// movement needs no code at all. Where the halves of a product
-/// are combined again, its group computes both side by side (a dual GEMM), and the split is part of
-/// it. A cast from f16 or bf16 to f32 is a view too, since every load computes in f32: a product of
-/// two such values is one of 16-bit operands with an f32 result. form_groups adds cheap nodes that
-/// would otherwise be groups of their own: a cast of which others take slices, a negated half.
+/// movement needs no code at all. Where the halves of a product are combined again, its group
+/// computes both side by side (a dual GEMM), and the split is part of it. A cast from f16 or bf16
+/// to f32 is a view too, since every load computes in f32: a product of two such values is one of
+/// 16-bit operands with an f32 result. form_groups adds cheap nodes that would otherwise be groups
+/// of their own: a cast of which others take slices, a negated half.
 ///
 /// Stands   first: everything after it reads values through Views.
 /// Paper    AStitch treats moves as light elementwise ops of local scheme; here they become part of
