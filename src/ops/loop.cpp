@@ -472,6 +472,25 @@ ExprId Exprs::simplify(Expr expr) {
           return s == Scalar::kDiv ? div(small, integer(k / g))
                                    : mul(mod(small, integer(k / g)), g);
         }
+        // (g*a + r) / (g*b) = a/b and (g*a + r) % (g*b) = g*(a % b) + r  where r is in [0, g).
+        for (const auto& [of, coefficient] : rest.terms) {
+          const int64_t unit = std::gcd(k, coefficient);
+          LinearSum units, below;
+          for (auto [atom, times_atom] : rest.terms)
+            if (times_atom % unit == 0)
+              add_term(units, atom, times_atom / unit);
+            else
+              add_term(below, atom, times_atom);
+          units.constant = floor_div(rest.constant, unit);
+          below.constant = rest.constant - units.constant * unit;
+          const ExprId units_id = rebuild(units), below_id = rebuild(below);
+          const auto units_range = range(units_id), below_range = range(below_id);
+          if (unit == 1 || !units_range || !below_range || units_range->low < 0 ||
+              below_range->low < 0 || below_range->high >= unit)
+            continue;
+          return s == Scalar::kDiv ? div(units_id, integer(k / unit))
+                                   : add(mul(mod(units_id, integer(k / unit)), unit), below_id);
+        }
         // (x / a) / b = x / (a*b)
         if (s == Scalar::kDiv && x.scalar == Scalar::kDiv &&
             nodes_[x.args[1]].scalar == Scalar::kConst && nodes_[x.args[1]].integer > 0) {

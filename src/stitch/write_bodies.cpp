@@ -105,6 +105,23 @@ std::set<ExprId> strided_loads(const Views& views, const Body& body) {
   return found;
 }
 
+/// Numbers that follow from coordinates alone: these are computed again sooner than stored and
+/// read.
+class Indices {
+ public:
+  explicit Indices(const Exprs& exprs) : exprs_(exprs) {}
+  bool has(ExprId id) {
+    if (const auto known = known_.find(id); known != known_.end()) return known->second;
+    bool index = exprs_[id].dtype == DType::i64 && exprs_[id].scalar != Scalar::kLoad;
+    for_children(Expr(exprs_[id]), [&](ExprId child) { index = index && has(child); });
+    return known_[id] = index;
+  }
+
+ private:
+  const Exprs& exprs_;
+  std::map<ExprId, bool> known_;
+};
+
 /// Stages expensive values that a later pass over the row needs again. Returns the first that has
 /// no place, or kNoExpr.
 ExprId stage(const Views& views, Body& body, const std::vector<bool>& is_column,
@@ -115,6 +132,7 @@ ExprId stage(const Views& views, Body& body, const std::vector<bool>& is_column,
     if (is_column[s]) columns *= body.domain[s];
   Passes passes(body, is_column, steps);
   const std::set<ExprId> strided = strided_loads(views, body);
+  Indices indices(body.exprs);
   std::map<ExprId, std::set<int>> used_in;  // expensive expression → passes that use it
   for (const Step& step : steps) {
     if (step.per_row) continue;
@@ -122,7 +140,8 @@ ExprId stage(const Views& views, Body& body, const std::vector<bool>& is_column,
     std::set<ExprId> seen;
     std::function<void(ExprId)> walk = [&](ExprId id) {
       if (!seen.insert(id).second) return;
-      if (is_expensive(body.exprs[id].scalar) && passes.per_column(id)) used_in[id].insert(at);
+      if (is_expensive(body.exprs[id].scalar) && passes.per_column(id) && !indices.has(id))
+        used_in[id].insert(at);
       if (!strided.count(id)) return for_children(body.exprs[id], walk);
       for (const ExprId arg : body.exprs[id].args)
         if (arg != kNoExpr) walk(arg);
