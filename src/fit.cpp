@@ -9,7 +9,8 @@ namespace obelisk::compiler {
 /// least. A number that does not divide the length costs another phase. 1: splitting gains little.
 static int64_t parts_of_columns(const machine::Machine& machine, const passes::Reduction& reduction,
                                 int64_t most) {
-  const int64_t folded = reduction.type.count() / std::max<int64_t>(reduction.outputs, 1);
+  const int64_t folded =
+      reduction.passes * reduction.type.count() / std::max<int64_t>(reduction.outputs, 1);
   double least =
       machine::thresholds::kWorthParts * schedule::strided_columns_nanos(machine, folded);
   int64_t best = 1;
@@ -25,15 +26,18 @@ static int64_t parts_of_columns(const machine::Machine& machine, const passes::R
 
 int64_t reduction_parts(const machine::Machine& machine, const passes::Reduction& reduction) {
   using namespace machine::thresholds;
-  const auto [type, outputs, inner, length] = reduction;
+  const auto [type, outputs, inner, length, passes, scattered] = reduction;
   if (inner >= kFewestLanes) {
     const int64_t lanes = std::min(inner, kLanesOfWorker);
     return parts_of_columns(machine, reduction,
                             machine.sms / std::max<int64_t>((outputs + lanes - 1) / lanes, 1));
   }
+  constexpr double kLine = 128;  // bytes: an element that lies alone takes as long as so many
   const int64_t workers = std::max<int64_t>(outputs, 1), parts = machine.sms / workers;
-  const double nanos =
-      static_cast<double>(type.bytes()) / static_cast<double>(workers) / machine.bytes_per_sm;
+  const double once = scattered
+                          ? static_cast<double>(type.count()) * kLine / machine.peaks.cache_bytes
+                          : static_cast<double>(type.bytes()) / machine.bytes_per_sm;
+  const double nanos = static_cast<double>(passes) * once / static_cast<double>(workers);
   return parts > 1 && nanos / static_cast<double>(parts) + machine.costs.phase < nanos / 2 ? parts
                                                                                            : 1;
 }
@@ -91,6 +95,11 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
   asked.has_excite_blocks = stitching.own_kernels && stitching.gangs && machine.gang > 0 &&
                             !strategy.batch_invariant;  // programs for few workers have none
   if (!stitching.stitch) return asked;
+  asked.has_epilogues = machine.family == machine::Family::kCuda && stitching.tiles;
+  if (machine.family == machine::Family::kCuda)
+    asked.placeable = [machine, stitching](const graph::Graph& graph) {
+      return stitch::placeable_pieces(graph, machine, stitching);
+    };
   asked.product_stays_whole = [machine, strategy](int64_t rows, int64_t columns, int64_t count) {
     return stitch::splits_meet(machine, strategy, rows, columns, count);
   };

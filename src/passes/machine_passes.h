@@ -5,12 +5,15 @@
 #include <functional>
 #include <vector>
 
+#include "passes/copy_ready_pieces.h"
 #include "passes/expand_for_machine.h"
+#include "passes/fold_channel_moves.h"
 #include "passes/fold_norms.h"
 #include "passes/merge_conv_groups.h"
 #include "passes/pad_channels.h"
 #include "passes/patch_products.h"
 #include "passes/raise_squeeze_excite.h"
+#include "passes/sink_concatenations.h"
 #include "passes/split_batches.h"
 #include "passes/split_products.h"
 #include "passes/split_reductions.h"
@@ -23,6 +26,7 @@ struct Pass;
 /// the machine has no such tiles, or the strategy wants none.
 struct OfTiles {
   bool has_excite_blocks = false;  // raise_squeeze_excite
+  bool has_epilogues = false;      // sink_concatenations, fold_channel_moves
   KeepWhole takes_whole;           // expand_for_machine: of attention, recurrences and blocks
   OfProduct gives_statistics;      // fold_norms
   OfProduct in_planes;             // fold_norms
@@ -35,6 +39,7 @@ struct OfTiles {
   StaysWhole product_stays_whole;  // split_products
   FirstOfBatch first_of_batch;     // split_batches
   bool batch_invariant = false;    // split_products
+  Placeable placeable;             // copy_ready_pieces
 };
 
 /// In order. Every one of them may be left out.

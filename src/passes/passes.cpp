@@ -36,6 +36,8 @@ std::vector<Pass> table(const Options& options) {
        raise_masked_softmax},
       {"sink_transposes", "transposes go through elementwise ops to where they cancel or merge",
        sink_transposes},
+      {"hoist_row_moves", "moves of whole rows behind a norm go before it",
+       silent(hoist_row_moves)},
       {"merge_qkv", "products of one input with several weights become one", merge_qkv},
       {"merge_gates", "a gate and what it gates become halves of one product", merge_gates},
       {"fold_batch_norm", "scales and shifts of channels go into weights and biases",
@@ -65,7 +67,7 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
              patches = tiles.streams_patches != nullptr, pads = tiles.wanted_channels != nullptr;
   const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr,
              batches = tiles.first_of_batch != nullptr, groups = tiles.conv_groups != nullptr,
-             excites = tiles.has_excite_blocks && whole;
+             excites = tiles.has_excite_blocks && whole, places = tiles.placeable != nullptr;
   return {
       {"fold_norms", "a norm before a product with constant weights goes through it",
        asking(statistics,
@@ -87,6 +89,14 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
                 return expand_for_machine(std::move(graph), tiles.takes_whole, remarks);
               }),
        !whole, "asked of the machine"},
+      {"sink_concatenations", "elementwise ops behind a concatenation go before it",
+       asking(tiles.has_epilogues,
+              [](graph::Graph graph, Remarks*) { return sink_concatenations(std::move(graph)); }),
+       !tiles.has_epilogues},
+      {"fold_channel_moves", "a 1x1 convolution of moved channels reads them where they are",
+       asking(tiles.has_epilogues,
+              [](graph::Graph graph, Remarks*) { return fold_channel_moves(std::move(graph)); }),
+       !tiles.has_epilogues},
       {"patch_products", "a convolution whose kernel steps by its own size is a product",
        asking(patches,
               [tiles](graph::Graph graph, Remarks*) {
@@ -125,6 +135,13 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
                 return split_batches(std::move(graph), tiles.first_of_batch);
               }),
        !batches},
+      {"copy_ready_pieces",
+       "what has no place in a concatenation is copied before its last operand is there",
+       asking(places,
+              [tiles](graph::Graph graph, Remarks*) {
+                return copy_ready_pieces(std::move(graph), tiles.placeable);
+              }),
+       !places},
   };
 }
 

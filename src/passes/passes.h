@@ -18,6 +18,7 @@
 #include "passes/fold_constants.h"
 #include "passes/fold_norms.h"
 #include "passes/fold_pads.h"
+#include "passes/hoist_row_moves.h"
 #include "passes/machine_passes.h"
 #include "passes/merge_conv_groups.h"
 #include "passes/merge_equal.h"

@@ -62,6 +62,43 @@ std::vector<int64_t> zeros_around(const Graph& graph, const Node& pad) {
   return pads_by_axis(graph, pad);
 }
 
+bool is_elementwise(const Node& node) {
+  if (ops::row(node.op).kind != ops::Kind::kMap || node.outputs.size() != 1) return false;
+  switch (node.op) {
+    case Op::Range:
+    case Op::Resize:
+    case Op::GridSample:
+    case Op::AffineGrid:
+    case Op::LRN:
+    case Op::HannWindow:
+    case Op::HammingWindow:
+    case Op::BlackmanWindow:
+    case Op::Dropout:
+    case Op::RotaryEmbedding:
+    case Op::CastLike:
+    case Op::QuantizeLinear:
+    case Op::DequantizeLinear:
+      return false;
+    default:
+      return true;
+  }
+}
+
+std::vector<int> stages_of(const Graph& graph) {
+  std::vector<int> out(static_cast<size_t>(graph.value_count()), 0);
+  for (NodeId id : graph.order()) {
+    const Node& node = graph.node(id);
+    const ops::Kind kind = ops::row(node.op).kind;
+    int before = 0;
+    for (ValueId v : node.inputs)
+      if (v != kNone) before = std::max(before, out[static_cast<size_t>(v)]);
+    const int own = kind == ops::Kind::kMap || kind == ops::Kind::kMove ? 0 : 1;
+    for (ValueId v : node.outputs)
+      if (v != kNone) out[static_cast<size_t>(v)] = before + own;
+  }
+  return out;
+}
+
 bool has_one_reader(const Graph& graph, ValueId id) {
   return graph.users(id).size() == 1 && !graph.is_output(id);
 }

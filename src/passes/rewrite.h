@@ -42,6 +42,12 @@ std::vector<int64_t> zeros_around(const Graph& graph, const Node& pad);
 /// Read by one node and not an answer: this value may vanish into its reader.
 bool has_one_reader(const Graph& graph, ValueId id);
 
+/// Ops whose element depends on the same element of each input, whatever axis it lies on.
+bool is_elementwise(const Node& node);
+
+/// By value: how many ops lie before it that are neither elementwise nor moves, on the longest way.
+std::vector<int> stages_of(const Graph& graph);
+
 /// Orders, drops what is not read and renumbers: how passes that add nodes end. Remarks about what
 /// is dropped go too.
 Graph tidy(Graph graph, Remarks* remarks = nullptr);

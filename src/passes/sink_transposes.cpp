@@ -14,29 +14,6 @@ using Order = std::vector<int64_t>;
 constexpr int kLongestChain = 32;
 constexpr int64_t kMostElements = int64_t{1} << 20;
 
-/// Ops whose element depends on the same element of each input, whatever axis it lies on.
-bool is_elementwise(const Node& node) {
-  if (ops::row(node.op).kind != ops::Kind::kMap || node.outputs.size() != 1) return false;
-  switch (node.op) {
-    case Op::Range:
-    case Op::Resize:
-    case Op::GridSample:
-    case Op::AffineGrid:
-    case Op::LRN:
-    case Op::HannWindow:
-    case Op::HammingWindow:
-    case Op::BlackmanWindow:
-    case Op::Dropout:
-    case Op::RotaryEmbedding:
-    case Op::CastLike:
-    case Op::QuantizeLinear:
-    case Op::DequantizeLinear:
-      return false;
-    default:
-      return true;
-  }
-}
-
 Order after(const Order& order, const Order& first) {
   Order both;
   for (const int64_t axis : order) both.push_back(first[static_cast<size_t>(axis)]);

@@ -1,6 +1,7 @@
 #include "passes/split_reductions.h"
 
 #include <algorithm>
+#include <set>
 
 #include "passes/rewrite.h"
 
@@ -49,12 +50,12 @@ std::pair<size_t, size_t> longest_run(const Shape& shape, const std::vector<int6
   return best;
 }
 
-/// As many parts as wished, or somewhat fewer where these divide the length; else what is left of
-/// it is the last of them.
-int64_t fitting_parts(int64_t wished, int64_t length) {
+/// How long a part is: of as many as wished, or of somewhat fewer where these divide the length;
+/// else what is left of it is the last of them.
+int64_t fitting_part(int64_t wished, int64_t length) {
   for (int64_t parts = wished; parts * 4 >= wished * 3 && parts > 1; --parts)
-    if (length % parts == 0) return parts;
-  return std::max<int64_t>(wished - 1, 1);
+    if (length % parts == 0) return length / parts;
+  return (length + wished - 1) / wished;
 }
 
 class Splitter {
@@ -63,63 +64,190 @@ class Splitter {
       : graph_(graph), parts_(parts), channels_last_(channels_last) {}
 
   void split(NodeId id) {
-    const auto halves = halves_of(graph_.node(id).op);
-    if (!halves) return;
-    const ValueId x = graph_.node(id).inputs[0], y = graph_.node(id).outputs[0];
-    const Type type = graph_.type(x);
-    const bool half = is_half(type.dtype),
-               real = half || type.dtype == DType::f32 || type.dtype == DType::f64;
-    if (!real && !(halves->of_integers && (type.dtype == DType::i32 || type.dtype == DType::i64)))
-      return;
-    const std::vector<int64_t> axes = axes_of(id, type.rank());
-    if (axes.empty() || type.count() == 0) return;
-    const auto [first, last] = longest_run(type.shape, axes);
-    Shape before(type.shape.begin(), type.shape.begin() + static_cast<int64_t>(first)),
-        after(type.shape.begin() + static_cast<int64_t>(last) + 1, type.shape.end());
-    const int64_t length = type.count() / element_count(before) / element_count(after),
-                  outputs = graph_.type(y).count();
-    const int64_t wished =
-        std::min(parts_({type, outputs, neighbours(x, axes, last), length}), length);
-    if (wished < 2) return;
-
+    if (gone_.count(id)) return;
+    const auto cut = cut_of(id);
+    if (!cut) return;
     name_ = graph_.node(id).name;
-    const DType wide = half ? DType::f32 : type.dtype;
-    const int64_t parts = fitting_parts(wished, length), part = length / parts,
-                  rest = length - part * parts;
-    const ValueId row = reshaped(half ? cast(x, wide) : x, joined(before, {length}, after));
-    // Axes of what a part folds: behind the run there is one dimension more, the parts.
-    std::vector<int64_t> inside{static_cast<int64_t>(first) + 1};
-    for (int64_t axis : axes)
-      if (axis < static_cast<int64_t>(first))
-        inside.push_back(axis);
-      else if (axis > static_cast<int64_t>(last))
-        inside.push_back(axis - static_cast<int64_t>(last - first) + 1);
-    const int64_t of_parts = static_cast<int64_t>(first);
+    if (const NodeId variance = variance_beside(id); variance != kNone && cut->rest == 0)
+      return split_moments(id, variance, *cut);
+    const Halves halves = *halves_of(graph_.node(id).op);
+    const ValueId y = graph_.node(id).outputs[0];
+    const ValueId row = row_of(id, *cut);
     const auto partial = [&](ValueId from, int64_t count, int64_t size) {
-      return reduced(halves->part, reshaped(from, joined(before, {count, size}, after)), inside);
+      return reduced(halves.part, parts_of(from, *cut, count, size), cut->inside);
     };
-    ValueId given = partial(rest ? sliced(row, of_parts, 0, part * parts) : row, parts, part);
-    if (rest) {
-      const ValueId last_part = partial(sliced(row, of_parts, part * parts, length), 1, rest);
-      given = graph_.must_add(Op::Concat, {given, last_part}, Attrs().set("axis", of_parts), name_);
+    const int64_t in_parts = cut->parts * cut->part;
+    ValueId given =
+        partial(cut->rest ? sliced(row, cut->of_parts, 0, in_parts) : row, cut->parts, cut->part);
+    if (cut->rest) {
+      const ValueId left = partial(sliced(row, cut->of_parts, in_parts, cut->length), 1, cut->rest);
+      given = graph_.must_add(Op::Concat, {given, left}, Attrs().set("axis", cut->of_parts), name_);
     }
-    ValueId whole = reduced(halves->whole, given, {of_parts});
+    ValueId whole = reduced(halves.whole, given, {cut->of_parts});
     if (graph_.node(id).op == Op::ReduceMean)
-      whole = graph_.must_add(
-          Op::Div, {whole, scalar(graph_, wide, static_cast<double>(type.count() / outputs))}, {},
-          name_);
-    whole = reshaped(whole, graph_.type(y).shape);
-    replace_value(graph_, y, half ? cast(whole, type.dtype) : whole);
+      whole = graph_.must_add(Op::Div, {whole, scalar_of(whole, folded_by(id))}, {}, name_);
+    answer(y, whole);
   }
 
  private:
+  /// How a reduction's input is cut: `length` elements of its longest run of neighbouring axes into
+  /// `parts` of `part`, and `rest` that are left.
+  struct Cut {
+    Shape before, after;          // of the run
+    std::vector<int64_t> inside;  // axes that a part folds, the parts before them
+    int64_t of_parts = 0;         // the axis of the parts
+    int64_t length = 0, parts = 0, part = 0, rest = 0;
+    ValueId pixels = kNone;  // whose channels are stored last, if the run is cut by its pixels
+  };
+  /// None: the reduction stays as it is.
+  std::optional<Cut> cut_of(NodeId id) {
+    const auto halves = halves_of(graph_.node(id).op);
+    if (!halves) return std::nullopt;
+    const ValueId x = graph_.node(id).inputs[0];
+    const Type type = graph_.type(x);
+    const bool real = is_half(type.dtype) || type.dtype == DType::f32 || type.dtype == DType::f64;
+    if (!real && !(halves->of_integers && (type.dtype == DType::i32 || type.dtype == DType::i64)))
+      return std::nullopt;
+    const std::vector<int64_t> axes = axes_of(id, type.rank());
+    if (axes.empty() || type.count() == 0) return std::nullopt;
+    const auto [first, last] = longest_run(type.shape, axes);
+    Cut cut;
+    cut.before.assign(type.shape.begin(), type.shape.begin() + static_cast<int64_t>(first));
+    cut.after.assign(type.shape.begin() + static_cast<int64_t>(last) + 1, type.shape.end());
+    cut.length = type.count() / element_count(cut.before) / element_count(cut.after);
+    const int64_t outputs = graph_.type(graph_.node(id).outputs[0]).count(),
+                  passes = variance_beside(id) == kNone ? 1 : 3, inner = neighbours(x, axes, last);
+    // Behind the run there is one dimension more, the parts.
+    cut.of_parts = static_cast<int64_t>(first);
+    cut.inside = {cut.of_parts + 1};
+    for (int64_t axis : axes)
+      if (axis < static_cast<int64_t>(first))
+        cut.inside.push_back(axis);
+      else if (axis > static_cast<int64_t>(last))
+        cut.inside.push_back(axis - static_cast<int64_t>(last - first) + 1);
+    follow_memory(x, cut);
+    const int64_t wished = parts_({type, outputs, inner, cut.length, passes, cut.pixels != kNone});
+    if (wished < 2) return std::nullopt;
+    cut.part = fitting_part(std::min(wished, cut.length), cut.length);
+    cut.parts = cut.length / cut.part, cut.rest = cut.length - cut.part * cut.parts;
+    if (cut.parts < 2 && cut.rest == 0) return std::nullopt;
+    return cut;
+  }
+
+  /// What an op of these inputs makes of `value`; kNone where none does.
+  ValueId reader(ValueId value, Op op, const std::vector<ValueId>& inputs) const {
+    for (NodeId user : graph_.users(value))
+      if (graph_.node(user).op == op && graph_.node(user).inputs == inputs)
+        return graph_.node(user).outputs[0];
+    return kNone;
+  }
+
+  /// Of a mean: the variance about it, which is the mean along the same axes of the squares of what
+  /// remains of its input without it.
+  NodeId variance_beside(NodeId mean) const {
+    const Node& node = graph_.node(mean);
+    const int64_t rank = graph_.type(node.inputs[0]).rank();
+    if (node.op != Op::ReduceMean || graph_.type(node.outputs[0]).rank() != rank) return kNone;
+    const ValueId less = reader(node.outputs[0], Op::Sub, {node.inputs[0], node.outputs[0]});
+    const ValueId squares = less == kNone ? kNone : reader(less, Op::Mul, {less, less});
+    if (squares == kNone || !has_one_reader(graph_, squares)) return kNone;
+    const NodeId variance = graph_.users(squares).front();
+    const bool same = graph_.node(variance).op == Op::ReduceMean &&
+                      axes_of(variance, rank) == axes_of(mean, rank);
+    return same ? variance : kNone;
+  }
+
+  /// Each part gives its mean and the sum of the squares about it. Both are read while the part is
+  /// on its way once, and nothing cancels as in sums of squares about zero.
+  void split_moments(NodeId mean, NodeId variance, const Cut& cut) {
+    gone_.insert(variance);
+    const ValueId row = parts_of(row_of(mean, cut), cut, cut.parts, cut.part),
+                  means = reduced(Op::ReduceMean, row, cut.inside),
+                  about = squared(op(Op::Sub, row, means)),
+                  squares = reduced(Op::ReduceSum, about, cut.inside),
+                  whole = reduced(Op::ReduceMean, means, {cut.of_parts}),
+                  between = squared(op(Op::Sub, means, whole));
+    const double folded = folded_by(mean), each = folded / static_cast<double>(cut.parts);
+    const ValueId all = op(Op::Add, squares, op(Op::Mul, between, scalar_of(between, each))),
+                  sum = reduced(Op::ReduceSum, all, {cut.of_parts});
+    answer(graph_.node(mean).outputs[0], whole);
+    answer(graph_.node(variance).outputs[0], op(Op::Div, sum, scalar_of(sum, folded)));
+  }
+
+  double folded_by(NodeId id) const {
+    const graph::Node& node = graph_.node(id);
+    return static_cast<double>(graph_.type(node.inputs[0]).count() /
+                               graph_.type(node.outputs[0]).count());
+  }
+  /// The input, with the run as one dimension; of 16 bits as f32.
+  ValueId row_of(NodeId id, const Cut& cut) {
+    ValueId row = graph_.node(id).inputs[0];
+    if (cut.pixels != kNone) {  // [N, pixels, groups, channels of a group], then groups first
+      const auto rank = graph_.type(cut.pixels).rank();
+      std::vector<int64_t> order{0};
+      for (int64_t d = 2; d < rank; ++d) order.push_back(d);
+      order.push_back(1);
+      const int64_t batch = cut.before[0], groups = cut.before[1], each = cut.after[0];
+      row = transposed(reshaped(transposed(cut.pixels, order), {batch, cut.length, groups, each}),
+                       {0, 2, 1, 3});
+    }
+    const DType type = graph_.type(row).dtype, wide = is_half(type) ? DType::f32 : type;
+    row = reshaped(row, joined(cut.before, {cut.length}, cut.after));
+    return type == wide ? row : cast(row, wide);
+  }
+  /// A reshape, or a cast that row_of() makes too.
+  bool keeps_numbers(NodeId id) const {
+    const Node& node = graph_.node(id);
+    return node.op == Op::Reshape ||
+           (node.op == Op::Cast && is_half(graph_.type(node.inputs[0]).dtype) &&
+            graph_.type(node.outputs[0]).dtype == DType::f32);
+  }
+  /// Where a run takes all pixels of some channels, and these are stored last, a part is pixels
+  /// with their channels, which lie next to each other, instead of channels with their pixels.
+  void follow_memory(ValueId x, Cut& cut) const {
+    const auto last = [&](ValueId v) {
+      return static_cast<size_t>(v) < stored_last_.size() && stored_last_[v];
+    };
+    ValueId v = x;
+    for (NodeId maker = graph_.value(v).producer; !last(v); maker = graph_.value(v).producer) {
+      if (maker == kNone || !keeps_numbers(maker)) return;
+      v = graph_.node(maker).inputs[0];
+    }
+    const Shape& shape = graph_.type(v).shape;
+    const int64_t batch = shape[0], runs = element_count(cut.before), channels = shape[1];
+    if (element_count(cut.after) != 1 || cut.inside.size() != 1 || runs % batch != 0 ||
+        channels % (runs / batch) != 0 || runs * cut.length != graph_.type(v).count())
+      return;
+    const int64_t groups = runs / batch, each = channels / groups;
+    if (each == 1) return;
+    cut.pixels = v, cut.before = {batch, groups}, cut.after = {each};
+    cut.length /= each, cut.of_parts = 2, cut.inside = {3, 4};
+  }
+  ValueId transposed(ValueId value, const std::vector<int64_t>& order) {
+    return graph_.must_add(Op::Transpose, {value}, Attrs().set("perm", order), name_);
+  }
+  ValueId parts_of(ValueId row, const Cut& cut, int64_t count, int64_t size) {
+    return reshaped(row, joined(cut.before, {count, size}, cut.after));
+  }
+  void answer(ValueId y, ValueId value) {
+    const Type type = graph_.type(y);
+    value = reshaped(value, type.shape);
+    replace_value(graph_, y,
+                  graph_.type(value).dtype == type.dtype ? value : cast(value, type.dtype));
+  }
+  ValueId op(Op op, ValueId a, ValueId b) { return graph_.must_add(op, {a, b}, {}, name_); }
+  ValueId squared(ValueId value) { return op(Op::Mul, value, value); }
+  ValueId scalar_of(ValueId like, double value) {
+    return scalar(graph_, graph_.type(like).dtype, value);
+  }
   /// Results that are neighbours in memory: by the dimensions behind the run that is folded, or by
   /// the channels of a value that has them last.
   int64_t neighbours(ValueId x, const std::vector<int64_t>& axes, size_t last) {
     const Shape& shape = graph_.type(x).shape;
     if (!asked_ && channels_last_) stored_last_ = channels_last_(graph_);
     asked_ = true;
-    if (x < stored_last_.size() && stored_last_[x]) return folds(axes, 1) ? 1 : shape[1];
+    if (static_cast<size_t>(x) < stored_last_.size() && stored_last_[x])
+      return folds(axes, 1) ? 1 : shape[1];
     int64_t inner = 1;
     for (size_t d = last + 1; d < shape.size(); ++d)
       if (!folds(axes, d)) inner *= shape[d];
@@ -170,6 +298,7 @@ class Splitter {
   const ChannelsLast& channels_last_;
   bool asked_ = false;
   std::vector<bool> stored_last_;  // of the graph as it came; what is added is not looked at
+  std::set<NodeId> gone_;          // their readers have what came in their place
   std::string name_;
 };
 

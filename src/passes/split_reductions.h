@@ -12,6 +12,11 @@
 /// it is. Where a value lies with its channels last, as convolutions have it, the channels of a
 /// mean over pixels are neighbours. Equal but for the order of sums.
 ///
+/// A mean and the variance about it (group, instance and layer norms over few long rows) are taken
+/// in one go: each part gives its mean and the sum of squares about that, from which both follow
+/// as in Chan, Golub, LeVeque (1979). Where such a row is all pixels of some channels that are
+/// stored last, a part is pixels with those channels: it reads neighbours.
+///
 /// Stands   after expand_for_machine; for the machine that is compiled for.
 /// Paper    Zheng et al. (ASPLOS'22) §4.2, task splitting of adaptive thread mapping; there partial
 /// sums are added atomically, in any order. Errors   none.    Cost  O(nodes).
@@ -25,10 +30,14 @@
 namespace obelisk::passes {
 
 /// A reduction of a value of this type has `outputs` results, of which runs of `inner` are
-/// neighbours in memory. Of what each of them folds, `length` elements may be split.
+/// neighbours in memory. Of what each of them folds, `length` elements may be split. Workers of
+/// a result go over them `passes` times: once, or for the mean, the variance and the norm.
+/// `scattered`: as the graph has it, neighbours of a row lie apart in memory; those of a part do
+/// not.
 struct Reduction {
   Type type;
-  int64_t outputs = 0, inner = 1, length = 0;
+  int64_t outputs = 0, inner = 1, length = 0, passes = 1;
+  bool scattered = false;
 };
 using ReductionParts = std::function<int64_t(const Reduction& reduction)>;
 

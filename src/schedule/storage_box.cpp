@@ -12,9 +12,17 @@ using stitch::StepKind;
 
 namespace {
 
+/// Where in a concatenation the inputs of another one along the same axis stand, each behind the
+/// one before; nothing where they do not.
+std::optional<size_t> place_of_run(const graph::Node& whole, const graph::Node& part) {
+  const auto at =
+      std::search(whole.inputs.begin(), whole.inputs.end(), part.inputs.begin(), part.inputs.end());
+  return at == whole.inputs.end() ? std::nullopt : std::optional(at - whole.inputs.begin());
+}
+
 /// From coordinates of `part` to those of the value that it is part of, `box.storage`: the one is
-/// an input of the concatenation that makes the other, or a slice of it without steps. False:
-/// neither.
+/// an input of the concatenation that makes the other, or a concatenation of several of these, or a
+/// slice of it without steps. False: none of them.
 bool place_part(const Graph& graph, ValueId part, StorageBox& box) {
   const auto made = [&](ValueId value) -> const graph::Node* {
     const graph::NodeId producer = graph.value(value).producer;
@@ -36,6 +44,14 @@ bool place_part(const Graph& graph, ValueId part, StorageBox& box) {
     }
   }
   const graph::Node* node = made(part);
+  if (const graph::Node* concat = made(box.storage);
+      node && concat && node->op == ops::Op::Concat && concat->op == ops::Op::Concat &&
+      axis_of(*node) == axis_of(*concat)) {
+    const auto first = place_of_run(*concat, *node);
+    for (size_t k = 0; first && k < *first; ++k)
+      box.begin[axis_of(*concat)] += extent(concat->inputs[k], axis_of(*concat));
+    return first.has_value();
+  }
   if (!node || node->inputs[0] != box.storage) return false;
   if (node->op == ops::Op::Split) {
     const size_t axis = axis_of(*node);

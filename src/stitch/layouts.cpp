@@ -160,8 +160,28 @@ bool Views::is_read_by_strides(ValueId value) const {
   });
 }
 
+/// Whether the inputs of a concatenation are neighbours inside of another one already, as where
+/// every layer of a dense block reads all those before it: then it is the part of that one which
+/// they fill.
+bool Views::lie_side_by_side(const graph::Node& concat, int64_t axis) const {
+  const ValueId out = concat.outputs[0];
+  const Layout& first = layouts_[concat.inputs[0]];
+  if (graph_.is_output(out) || layouts_[out].storage != out || first.storage == concat.inputs[0])
+    return false;
+  int64_t offset = first.offset;
+  for (ValueId v : concat.inputs) {
+    const Layout& layout = layouts_[v];
+    if (layout.storage != first.storage || layout.part_of != first.part_of ||
+        layout.strides != first.strides || layout.offset != offset)
+      return false;
+    offset += graph_.type(v).shape[axis] * layout.strides[axis];
+  }
+  return is_read_by_strides(out) && is_aligned(first, first.offset, graph_.type(out).dtype);
+}
+
 /// Inputs of a concatenation are written directly into its output, if each is made by an op that
-/// can store anywhere and is in no other concatenation. Other readers of an input read it there.
+/// can store anywhere and is in no other concatenation. Other readers of an input read it there;
+/// so do other concatenations of neighbours.
 void Views::place_concatenations() {
   std::vector<bool> taken(graph_.value_count(), false);
   // Later ones first, so that a concatenation inside a concatenation finds its own place already
@@ -172,7 +192,7 @@ void Views::place_concatenations() {
     if (node.op != Op::Concat) continue;
     const ValueId out = node.outputs[0];
     if (bits(graph_.type(out).dtype) < 8) continue;
-    bool fits = true;
+    std::vector<bool> fitting;
     std::vector<ValueId> seen;
     int64_t axis = node.attrs.get_int("axis", 0), offset = layouts_[out].offset;
     if (axis < 0) axis += graph_.type(out).rank();
@@ -184,15 +204,26 @@ void Views::place_concatenations() {
       const Op op = made ? graph_.node(value.producer).op : Op::Concat;
       const bool storable = made && loop(value.producer, value.producer_output) &&
                             (kind != Kind::kMove || op == Op::Concat || op == Op::Identity);
-      fits =
-          fits && storable && !graph_.is_output(v) && !taken[v] &&
+      fitting.push_back(
+          storable && !graph_.is_output(v) && !taken[v] &&
           (graph_.users(v).size() == 1 ||
            (is_read_by_strides(v) && is_aligned(layouts_[out], offset, graph_.type(out).dtype))) &&
-          std::find(seen.begin(), seen.end(), v) == seen.end();
+          std::find(seen.begin(), seen.end(), v) == seen.end());
       seen.push_back(v);
       offset += graph_.type(v).shape[axis] * layouts_[out].strides[axis];
     }
-    if (!fits) continue;
+    if (std::find(fitting.begin(), fitting.end(), false) != fitting.end()) {
+      if (lie_side_by_side(node, axis)) {
+        layouts_[out].storage = layouts_[node.inputs[0]].storage;
+        layouts_[out].part_of = layouts_[node.inputs[0]].part_of;
+        layouts_[out].offset = layouts_[node.inputs[0]].offset;
+        layouts_[out].strides = layouts_[node.inputs[0]].strides;
+        pieces_[out] = node.inputs;
+      } else {
+        copied_[n] = std::move(fitting);
+      }
+      continue;
+    }
     int64_t at = 0;
     for (ValueId v : node.inputs) {
       Layout& layout = layouts_[v];

@@ -211,6 +211,13 @@ std::vector<bool> stored_channels_last(const Graph& graph, const machine::Machin
   return last;
 }
 
+std::map<NodeId, std::vector<bool>> placeable_pieces(const Graph& graph,
+                                                     const machine::Machine& machine,
+                                                     const Options& options) {
+  return Views(graph, options, options.tiles ? &kernels::tile_library(machine) : nullptr)
+      .copied_concatenations();
+}
+
 Status verify(const Graph& graph, const Plan& plan) {
   auto bug = [](std::string text) { return Error{Code::kBuild, "stitch", std::move(text)}; };
   std::vector<int> stored_by(graph.value_count(), -1);

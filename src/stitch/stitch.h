@@ -38,6 +38,12 @@ bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device
 std::vector<bool> stored_channels_last(const Graph& graph, const machine::Machine& machine,
                                        const Options& options = {});
 
+/// Of the concatenations whose operands would not be stored inside them: which of these could be,
+/// if the others were copied there.
+std::map<graph::NodeId, std::vector<bool>> placeable_pieces(const graph::Graph& graph,
+                                                            const machine::Machine& machine,
+                                                            const Options& options);
+
 /// The tile that computes this convolution; none where the machine has no such tiles.
 std::optional<ConvTile> conv_tile(const Graph& graph, NodeId node, const machine::Machine& machine,
                                   const machine::Strategy& strategy = {});

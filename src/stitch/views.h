@@ -45,6 +45,8 @@ class Views {
   /// inside it.
   const std::vector<ValueId>& pieces(ValueId value) const { return pieces_.at(value); }
   bool has_pieces(ValueId value) const { return pieces_.count(value) != 0; }
+  /// Of the concatenations whose operands are not stored inside them: which of these could be.
+  const std::map<NodeId, std::vector<bool>>& copied_concatenations() const { return copied_; }
   /// The Split into halves that a product's group computes itself (a gate and what it gates), or
   /// kNone.
   NodeId dual_gemm_of(NodeId product) const {
@@ -86,11 +88,12 @@ class Views {
   const ops::Loop* loop(NodeId node, int output) const;
 
  private:
-  bool leads_to_conv(ValueId value) const;       // layouts.cpp
-  bool is_excited(ValueId value) const;          // layouts.cpp
-  bool is_read_by_strides(ValueId value) const;  // layouts.cpp
-  void choose_orders();                          // layouts.cpp
-  void place_concatenations();                   // layouts.cpp
+  bool leads_to_conv(ValueId value) const;                               // layouts.cpp
+  bool is_excited(ValueId value) const;                                  // layouts.cpp
+  bool is_read_by_strides(ValueId value) const;                          // layouts.cpp
+  bool lie_side_by_side(const graph::Node& concat, int64_t axis) const;  // layouts.cpp
+  void choose_orders();                                                  // layouts.cpp
+  void place_concatenations();                                           // layouts.cpp
   void find_views();
   ValueId source_of(ValueId value) const;  // layouts.cpp
   void place_parts();                      // layouts.cpp
@@ -106,7 +109,8 @@ class Views {
   std::vector<Layout> layouts_;
   std::vector<bool> view_, stored_;
   std::map<ValueId, std::vector<ValueId>> pieces_;
-  std::map<NodeId, NodeId> dual_gemms_;  // product → its split
+  std::map<NodeId, std::vector<bool>> copied_;  // concatenations
+  std::map<NodeId, NodeId> dual_gemms_;         // product → its split
   std::set<NodeId> taken_splits_;
   mutable std::map<std::pair<NodeId, int>, std::optional<ops::Loop>> loops_;
 };

@@ -84,6 +84,43 @@ TEST(Meaning, EachPassKeepsThatOfItsTextCases) {
   }
 }
 
+// Those of machine_passes that ask nothing of the machine but whether it has such tiles.
+TEST(Meaning, MachinePassesKeepIt) {
+  const auto parts = [](Graph graph) {
+    const auto last = [](const Graph& of) {
+      std::vector<bool> stored;
+      for (graph::ValueId v = 0; v < of.value_count(); ++v)
+        stored.push_back(of.type(v).rank() == 4);
+      return stored;
+    };
+    return split_reductions(std::move(graph), [](const Reduction&) { return int64_t{2}; }, last);
+  };
+  const std::pair<const char*, std::function<Result<Graph>(Graph)>> passes[] = {
+      {"sink_concatenations", sink_concatenations},
+      {"fold_channel_moves", fold_channel_moves},
+      {"split_reductions", parts}};
+  for (const auto& [name, pass] : passes) {
+    for (uint64_t seed = 5000; seed < 5000 + kSeeds; ++seed) {
+      SCOPED_TRACE(fmt::format("{} {}", name, seed));
+      const Graph graph = made(seed);
+      const Result<Graph> after = pass(graph);
+      ASSERT_TRUE(after.ok()) << after.error().text();
+      expect_same(graph, *after, seed);
+    }
+    const Result<std::string> text =
+        read_file(fmt::format("{}/src/passes/test/{}.ir", OBELISK_SOURCE_DIR, name));
+    ASSERT_TRUE(text.ok()) << text.error().text();
+    for (const graph::TextCase& one : graph::read_cases(*text)) {
+      SCOPED_TRACE(fmt::format("{}: {}", name, one.sentence));
+      const Result<Graph> graph = graph::parse(one.in);
+      ASSERT_TRUE(graph.ok()) << graph.error().text();
+      const Result<Graph> after = pass(*graph);
+      ASSERT_TRUE(after.ok()) << after.error().text();
+      expect_same(*graph, *after, 7, {1e-3, 1e-3}, {.exact = true});  // some types are f16
+    }
+  }
+}
+
 /// How far 16-bit constants may move the answers of a small graph that is computed exactly.
 double rounding_of(Precision precision) {
   return precision == Precision::kFp16 ? 2e-2 : precision == Precision::kBf16 ? 1.5e-1 : 1e-6;

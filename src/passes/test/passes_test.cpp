@@ -73,10 +73,11 @@ TEST(Passes, WithoutTilesNoMachinePassDoesAnything) {
     ASSERT_TRUE(made.ok()) << pass.name;
     EXPECT_EQ(print(*made), print(*graph)) << pass.name;
   }
-  EXPECT_EQ(names, (std::vector<std::string_view>{
-                       "fold_norms", "raise_squeeze_excite", "expand_for_machine", "patch_products",
-                       "merge_conv_groups", "pad_channels", "split_reductions", "split_products",
-                       "split_batches"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string_view>{
+                "fold_norms", "raise_squeeze_excite", "expand_for_machine", "sink_concatenations",
+                "fold_channel_moves", "patch_products", "merge_conv_groups", "pad_channels",
+                "split_reductions", "split_products", "split_batches", "copy_ready_pieces"}));
 }
 TEST(Passes, StageConvInputs) {
   graph::run_cases("src/passes/test/stage_conv_inputs.ir", pass("stage_conv_inputs"));
@@ -99,6 +100,9 @@ TEST(Passes, SpreadUniformWeights) {
 }
 TEST(Passes, SinkTransposes) {
   graph::run_cases("src/passes/test/sink_transposes.ir", pass("sink_transposes"));
+}
+TEST(Passes, HoistRowMoves) {
+  graph::run_cases("src/passes/test/hoist_row_moves.ir", pass("hoist_row_moves"));
 }
 TEST(Passes, MergeEqual) {
   graph::run_cases("src/passes/test/merge_equal.ir", pass("merge_equal"));
@@ -261,7 +265,39 @@ TEST(Passes, RaiseSqueezeExcite) {
 TEST(Passes, SplitReductions) {
   graph::run_cases("src/passes/test/split_reductions.ir", [](graph::Graph graph) {
     const int64_t parts = std::stoll(graph.name);  // a case's name: so many parts
-    return split_reductions(std::move(graph), [&](const Reduction&) { return parts; });
+    const bool last = graph.name.ends_with("last");
+    const auto channels_last = [&](const graph::Graph& of) {
+      std::vector<bool> stored;
+      for (graph::ValueId v = 0; v < of.value_count(); ++v)
+        stored.push_back(last && of.type(v).rank() == 4);
+      return stored;
+    };
+    return split_reductions(
+        std::move(graph), [&](const Reduction&) { return parts; }, channels_last);
+  });
+}
+TEST(Passes, SinkConcatenations) {
+  graph::run_cases("src/passes/test/sink_concatenations.ir",
+                   [](graph::Graph graph) { return sink_concatenations(std::move(graph)); });
+}
+TEST(Passes, FoldChannelMoves) {
+  graph::run_cases("src/passes/test/fold_channel_moves.ir",
+                   [](graph::Graph graph) { return fold_channel_moves(std::move(graph)); });
+}
+TEST(Passes, CopyReadyPieces) {
+  graph::run_cases("src/passes/test/copy_ready_pieces.ir", [](graph::Graph graph) {
+    const auto by_name = [](const graph::Graph& of) {  // a place has what is called so
+      std::map<graph::NodeId, std::vector<bool>> out;
+      for (graph::NodeId id : of.order()) {
+        if (of.node(id).op != graph::Op::Concat) continue;
+        for (graph::ValueId v : of.node(id).inputs) {
+          const graph::NodeId maker = of.value(v).producer;
+          out[id].push_back(maker != graph::kNone && of.node(maker).name.starts_with("placed"));
+        }
+      }
+      return out;
+    };
+    return copy_ready_pieces(std::move(graph), by_name);
   });
 }
 TEST(Passes, MergeQkv) { graph::run_cases("src/passes/test/merge_qkv.ir", pass("merge_qkv")); }

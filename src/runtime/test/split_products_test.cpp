@@ -69,6 +69,44 @@ TEST(SplitReductions, RunAndMeanTheSame) {
   }
 }
 
+TEST(SplitReductions, NormsRunAndMeanTheSame) {
+  const auto last = [](const graph::Graph& graph) {
+    std::vector<bool> stored;
+    for (graph::ValueId v = 0; v < graph.value_count(); ++v)
+      stored.push_back(graph.type(v).rank() == 4);
+    return stored;
+  };
+  for (const auto& [op, scales] : {std::pair{"InstanceNormalization", "12"}, {"GroupNorm", "4"}})
+    for (const DType type : {DType::f32, DType::f16})
+      for (const int64_t parts : {2, 5, 7})
+        for (const bool channels_last : {false, true}) {
+          const bool groups = std::string(op) == "GroupNorm";
+          const std::string in = groups ? "2,4,630" : "2,12,10,21";
+          auto graph = graph::parse(graph::of_type(fmt::format(R"(graph "g" {{
+  in %0 "x": FLOAT[2,12,10,21]
+  in %1 "scale": FLOAT[{0}]
+  in %2 "shift": FLOAT[{0}]
+  const %3: i64[{1}] = [{2}]
+  %4: FLOAT[{2}] = Reshape(%0, %3)
+  %5: FLOAT[{2}] = InstanceNormalization(%4, %1, %2)
+  out %5 "y"
+}})",
+                                                               scales, groups ? 3 : 4, in),
+                                                   type == DType::f16 ? "f16" : "f32"));
+          ASSERT_TRUE(graph.ok()) << graph.error().text();
+          const auto whole = passes::expand(*graph);
+          ASSERT_TRUE(whole.ok()) << whole.error().text();
+          const auto of_parts = [&](const passes::Reduction&) { return parts; };
+          auto after = passes::split_reductions(
+              *whole, of_parts,
+              channels_last ? passes::ChannelsLast(last) : passes::ChannelsLast());
+          ASSERT_TRUE(after.ok());
+          ASSERT_GT(after->node_count(), whole->node_count());
+          expect_same(*graph, *after, fmt::format("{} in {}", op, parts),
+                      type == DType::f16 ? 4e-3 : 1e-5);
+        }
+}
+
 /// A convolution of one or two dimensions, and what reads it.
 graph::Graph grouped(int64_t groups, int64_t of_group, int64_t outputs, Shape window, DType type) {
   std::mt19937 random(9);
