@@ -32,7 +32,7 @@ int64_t reduction_parts(const machine::Machine& machine, const passes::Reduction
     return parts_of_columns(machine, reduction,
                             machine.sms / std::max<int64_t>((outputs + lanes - 1) / lanes, 1));
   }
-  constexpr double kLine = 128;  // bytes: an element that lies alone takes as long as so many
+  constexpr double kLine = 128;  // bytes of a cache line, which an element that lies alone takes
   const int64_t workers = std::max<int64_t>(outputs, 1), parts = machine.sms / workers;
   const double once = scattered
                           ? static_cast<double>(type.count()) * kLine / machine.peaks.cache_bytes

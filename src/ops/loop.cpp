@@ -306,6 +306,22 @@ void flatten(const Exprs& exprs, ExprId id, int64_t scale, LinearSum& sum) {
   }
 }
 
+/// A sum as k * whole + rest: the terms that k divides, and the others.
+struct Divided {
+  LinearSum whole, rest;
+};
+Divided divided(const LinearSum& sum, int64_t k) {
+  Divided out;
+  for (auto [atom, coefficient] : sum.terms)
+    if (coefficient % k == 0)
+      add_term(out.whole, atom, coefficient / k);
+    else
+      add_term(out.rest, atom, coefficient);
+  out.whole.constant = floor_div(sum.constant, k);
+  out.rest.constant = sum.constant - out.whole.constant * k;
+  return out;
+}
+
 }  // namespace
 
 ExprId Exprs::simplify(Expr expr) {
@@ -441,16 +457,9 @@ ExprId Exprs::simplify(Expr expr) {
     auto all = range(expr.args[0]);
     if (all && all->low >= 0) {
       if (all->high < k) return s == Scalar::kDiv ? integer(0) : expr.args[0];
-      LinearSum sum, whole, rest;
+      LinearSum sum;
       flatten(*this, expr.args[0], 1, sum);
-      for (auto [atom, coefficient] : sum.terms) {
-        if (coefficient % k == 0)
-          add_term(whole, atom, coefficient / k);
-        else
-          add_term(rest, atom, coefficient);
-      }
-      whole.constant = floor_div(sum.constant, k);
-      rest.constant = sum.constant - whole.constant * k;
+      const auto [whole, rest] = divided(sum, k);
       const ExprId whole_id = rebuild(whole), rest_id = rebuild(rest);
       auto whole_range = range(whole_id), rest_range = range(rest_id);
       // (k*w + r) / k = w + r/k needs w and r not negative, since division truncates.
@@ -475,18 +484,12 @@ ExprId Exprs::simplify(Expr expr) {
         // (g*a + r) / (g*b) = a/b and (g*a + r) % (g*b) = g*(a % b) + r  where r is in [0, g).
         for (const auto& [of, coefficient] : rest.terms) {
           const int64_t unit = std::gcd(k, coefficient);
-          LinearSum units, below;
-          for (auto [atom, times_atom] : rest.terms)
-            if (times_atom % unit == 0)
-              add_term(units, atom, times_atom / unit);
-            else
-              add_term(below, atom, times_atom);
-          units.constant = floor_div(rest.constant, unit);
-          below.constant = rest.constant - units.constant * unit;
+          if (unit == 1) continue;
+          const auto [units, below] = divided(rest, unit);
           const ExprId units_id = rebuild(units), below_id = rebuild(below);
           const auto units_range = range(units_id), below_range = range(below_id);
-          if (unit == 1 || !units_range || !below_range || units_range->low < 0 ||
-              below_range->low < 0 || below_range->high >= unit)
+          if (!units_range || !below_range || units_range->low < 0 || below_range->low < 0 ||
+              below_range->high >= unit)
             continue;
           return s == Scalar::kDiv ? div(units_id, integer(k / unit))
                                    : add(mul(mod(units_id, integer(k / unit)), unit), below_id);

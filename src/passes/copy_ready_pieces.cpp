@@ -8,7 +8,7 @@
 namespace obelisk::passes {
 namespace {
 
-constexpr size_t kMostRuns = 2;
+constexpr size_t kMostRuns = 2;  // each is a kernel; chosen, not measured
 
 /// Operands that are neighbours and have no place in the concatenation, or one that has.
 struct Run {

@@ -10,6 +10,8 @@
 /// Needs    operands that can be stored inside the concatenation, the last of them behind what the
 ///          copies read by a product, convolution or reduction at least; or all of them before it,
 ///          and no more than half to copy. No more than two runs of neighbours to copy.
+/// Beside   copy_early_pieces, which does the same for any target with what is known before a run
+///          begins (a cache), and asks nothing of how operands are stored.
 /// Not      where only elementwise ops and moves read the concatenation: they may read the
 /// operands. Stands   last of machine_passes: after everything that removes Identity. Errors none.
 /// Cost  O(nodes + edges).

@@ -11,7 +11,7 @@ namespace obelisk::passes {
 namespace {
 
 constexpr int kLongestChain = 8;
-constexpr int64_t kMostZeros = 2;  // times the channels that are read
+constexpr int64_t kMostZeros = 2;  // times the channels that are read; chosen, not measured
 constexpr int64_t kVectorBytes = 16;
 
 /// The channels of a source that a value consists of, in its order. Between reshapes they may have

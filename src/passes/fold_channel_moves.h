@@ -5,7 +5,8 @@
 ///   out  %3 = Conv(%1, W')
 ///
 /// What     Such a half is no slice that tiles can read in place: it would be copied, channel by
-///          channel, before the convolution can begin. Zeros cost less (ShuffleNetV2).
+///          channel, by a kernel before the convolution (ShuffleNetV2). Multiplying by zeros is
+///          predicted to cost less.
 /// Needs    constant weights of one group, one pixel wide; a chain of Reshape, Transpose, Split and
 ///          Slice that moves channels alone; at most twice the channels to read.
 /// Not      where the channels are neighbours that begin and end at 16 bytes: tiles read these in

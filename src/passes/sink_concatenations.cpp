@@ -9,7 +9,7 @@ namespace obelisk::passes {
 namespace {
 
 constexpr int kLongestChain = 8;  // of elementwise ops
-constexpr size_t kMostRuns = 2;   // of early pieces
+constexpr size_t kMostRuns = 2;   // of early pieces, a kernel each; chosen, not measured
 
 bool is_product(Op op) {
   return op == Op::Conv || op == Op::MatMul || op == Op::Gemm || op == Op::ConvTranspose;

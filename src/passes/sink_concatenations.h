@@ -9,9 +9,9 @@
 ///          lies between one convolution and the next. Where pieces are stored inside the
 ///          concatenation, that one is no work either.
 /// Needs    a chain of elementwise ops with constants, from the concatenation to convolutions and
-///          products; a last piece whose producer is one of these, perhaps behind elementwise ops;
-///          pieces that are not fused with what makes them all computed before it, in no more than
-///          two runs of neighbours.
+///          products; every piece that is ready last given by a convolution or product, perhaps
+///          behind elementwise ops. The pieces that are ready earlier may be in two runs of
+///          neighbours at most: each run is a kernel.
 /// Not      where outputs of the graph are on the way.
 /// Stands   among machine_passes, for machines with epilogues; behind expand_for_machine, which
 ///          makes elementwise ops of norms.

@@ -68,8 +68,7 @@ class Splitter {
     const auto cut = cut_of(id);
     if (!cut) return;
     name_ = graph_.node(id).name;
-    if (const NodeId variance = variance_beside(id); variance != kNone && cut->rest == 0)
-      return split_moments(id, variance, *cut);
+    if (cut->variance != kNone && cut->rest == 0) return split_moments(id, *cut);
     const Halves halves = *halves_of(graph_.node(id).op);
     const ValueId y = graph_.node(id).outputs[0];
     const ValueId row = row_of(id, *cut);
@@ -97,7 +96,8 @@ class Splitter {
     std::vector<int64_t> inside;  // axes that a part folds, the parts before them
     int64_t of_parts = 0;         // the axis of the parts
     int64_t length = 0, parts = 0, part = 0, rest = 0;
-    ValueId pixels = kNone;  // whose channels are stored last, if the run is cut by its pixels
+    NodeId variance = kNone;  // about the mean, if that is what it is
+    ValueId pixels = kNone;   // whose channels are stored last, if the run is cut by its pixels
   };
   /// None: the reduction stays as it is.
   std::optional<Cut> cut_of(NodeId id) {
@@ -111,12 +111,12 @@ class Splitter {
     const std::vector<int64_t> axes = axes_of(id, type.rank());
     if (axes.empty() || type.count() == 0) return std::nullopt;
     const auto [first, last] = longest_run(type.shape, axes);
-    Cut cut;
+    Cut cut{.variance = variance_beside(id)};
     cut.before.assign(type.shape.begin(), type.shape.begin() + static_cast<int64_t>(first));
     cut.after.assign(type.shape.begin() + static_cast<int64_t>(last) + 1, type.shape.end());
     cut.length = type.count() / element_count(cut.before) / element_count(cut.after);
     const int64_t outputs = graph_.type(graph_.node(id).outputs[0]).count(),
-                  passes = variance_beside(id) == kNone ? 1 : 3, inner = neighbours(x, axes, last);
+                  passes = cut.variance == kNone ? 1 : 3, inner = neighbours(x, axes, last);
     // Behind the run there is one dimension more, the parts.
     cut.of_parts = static_cast<int64_t>(first);
     cut.inside = {cut.of_parts + 1};
@@ -159,8 +159,8 @@ class Splitter {
 
   /// Each part gives its mean and the sum of the squares about it. Both are read while the part is
   /// on its way once, and nothing cancels as in sums of squares about zero.
-  void split_moments(NodeId mean, NodeId variance, const Cut& cut) {
-    gone_.insert(variance);
+  void split_moments(NodeId mean, const Cut& cut) {
+    gone_.insert(cut.variance);
     const ValueId row = parts_of(row_of(mean, cut), cut, cut.parts, cut.part),
                   means = reduced(Op::ReduceMean, row, cut.inside),
                   about = squared(op(Op::Sub, row, means)),
@@ -171,7 +171,7 @@ class Splitter {
     const ValueId all = op(Op::Add, squares, op(Op::Mul, between, scalar_of(between, each))),
                   sum = reduced(Op::ReduceSum, all, {cut.of_parts});
     answer(graph_.node(mean).outputs[0], whole);
-    answer(graph_.node(variance).outputs[0], op(Op::Div, sum, scalar_of(sum, folded)));
+    answer(graph_.node(cut.variance).outputs[0], op(Op::Div, sum, scalar_of(sum, folded)));
   }
 
   double folded_by(NodeId id) const {

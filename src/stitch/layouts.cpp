@@ -214,10 +214,7 @@ void Views::place_concatenations() {
     }
     if (std::find(fitting.begin(), fitting.end(), false) != fitting.end()) {
       if (lie_side_by_side(node, axis)) {
-        layouts_[out].storage = layouts_[node.inputs[0]].storage;
-        layouts_[out].part_of = layouts_[node.inputs[0]].part_of;
-        layouts_[out].offset = layouts_[node.inputs[0]].offset;
-        layouts_[out].strides = layouts_[node.inputs[0]].strides;
+        layouts_[out] = layouts_[node.inputs[0]];  // it begins there
         pieces_[out] = node.inputs;
       } else {
         copied_[n] = std::move(fitting);

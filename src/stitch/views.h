@@ -5,7 +5,8 @@
 ///   out  a Layout for every value; the set of nodes that no group computes
 ///
 /// A value that only a transpose reads is stored in the transposed order, a convolution's output
-/// channels-last, and the inputs of a concatenation inside its output, even if other ops read them.
+/// channels-last, and the inputs of a concatenation inside its output, even if other ops read them;
+/// a concatenation of inputs that are neighbours inside of another one is a part of that.
 /// A convolution reads a slice of a stored value, or tokens as an image, in place. So most data
 /// movement needs no code at all. Where the halves of a product are combined again, its group
 /// computes both side by side (a dual GEMM), and the split is part of it. A cast from f16 or bf16
