@@ -159,7 +159,7 @@ void fold(Graph& graph, NodeId id) {
   const std::vector<int64_t>& of = channels.of;
   std::vector<int64_t> sorted = of;
   std::sort(sorted.begin(), sorted.end());
-  if (all > kMostZeros * read || are_neighbours(of, graph.type(source).dtype) ||
+  if (read == 0 || all > kMostZeros * read || are_neighbours(of, graph.type(source).dtype) ||
       std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
     return;
   Shape to = shape;

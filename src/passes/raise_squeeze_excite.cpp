@@ -94,7 +94,7 @@ class Finder {
         if (!constant(graph_, node->inputs[side])) continue;
         const auto without = layer(node->inputs[1 - side]);
         if (!without || without->bias != kNone ||
-            graph_.type(node->inputs[side]).count() != without->outputs)
+            !is_of_channels(node->inputs[side], value, without->outputs))
           return std::nullopt;
         made = *without, made.bias = node->inputs[side];
         return made;
@@ -121,8 +121,18 @@ class Finder {
     const Shape& shape = graph_.type(made.weights).shape;
     if (made.bias != kNone && !constant(graph_, made.bias)) return std::nullopt;
     made.outputs = shape[made.by_input ? 1 : 0], made.inputs = shape[made.by_input ? 0 : 1];
-    if (made.bias != kNone && graph_.type(made.bias).count() != made.outputs) return std::nullopt;
+    if (node->op != Op::Conv && made.bias != kNone &&
+        !is_of_channels(made.bias, value, made.outputs))
+      return std::nullopt;
     return made;
+  }
+
+  /// Whether what is added to [N, C, ...] has an element a channel, and not one an image.
+  bool is_of_channels(ValueId added, ValueId to, int64_t channels) const {
+    const Shape& shape = graph_.type(added).shape;
+    const int64_t axis = static_cast<int64_t>(shape.size()) - (graph_.type(to).rank() - 1);
+    if (element_count(shape) != channels) return false;
+    return channels == 1 || (axis >= 0 && shape[static_cast<size_t>(axis)] == channels);
   }
 
   bool is_one_pixel(ValueId value) const {

@@ -160,13 +160,21 @@ bool Views::is_read_by_strides(ValueId value) const {
   });
 }
 
-/// Whether the inputs of a concatenation are neighbours inside of another one already, as where
-/// every layer of a dense block reads all those before it: then it is the part of that one which
-/// they fill.
+/// Whether the inputs of a concatenation are neighbours inside of another one along the same axis
+/// already, as where every layer of a dense block reads all those before it: then it is the part of
+/// that one which they fill. schedule/storage_box.h finds it by itself.
 bool Views::lie_side_by_side(const graph::Node& concat, int64_t axis) const {
   const ValueId out = concat.outputs[0];
   const Layout& first = layouts_[concat.inputs[0]];
   if (graph_.is_output(out) || layouts_[out].storage != out || first.storage == concat.inputs[0])
+    return false;
+  const NodeId id = graph_.producer(first.part_of, Op::Concat);
+  if (id == graph::kNone) return false;
+  const graph::Node& whole = graph_.node(id);
+  const int64_t along = whole.attrs.get_int("axis", 0);
+  if ((along < 0 ? along + graph_.type(out).rank() : along) != axis ||
+      std::search(whole.inputs.begin(), whole.inputs.end(), concat.inputs.begin(),
+                  concat.inputs.end()) == whole.inputs.end())
     return false;
   int64_t offset = first.offset;
   for (ValueId v : concat.inputs) {
