@@ -51,7 +51,7 @@ TEST(KeepWarm, StopsWhenNobodyAsksAndBeginsWhenSomebodyDoes) {
     std::this_thread::sleep_for(50ms);  // longer than requests count as lately
     const int then = beats;
     std::this_thread::sleep_for(20ms);
-    EXPECT_EQ(beats, then);
+    EXPECT_LE(beats, then + 1) << "only a beat that was decided on before";
   }
 }
 
