@@ -96,6 +96,11 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
                             !strategy.batch_invariant;  // programs for few workers have none
   if (!stitching.stitch) return asked;
   asked.has_epilogues = machine.family == machine::Family::kCuda && stitching.tiles;
+  if (asked.has_epilogues)
+    asked.dual_gemm_pays = [machine, strategy](DType type, int64_t rows, int64_t columns,
+                                               int64_t depth) {
+      return schedule::dual_gemm_pays(type, rows, columns, depth, machine, strategy);
+    };
   if (machine.family == machine::Family::kCuda)
     asked.placeable = [machine, stitching](const graph::Graph& graph) {
       return stitch::placeable_pieces(graph, machine, stitching);

@@ -55,7 +55,15 @@ struct Norm {
   int64_t width() const { return static_cast<int64_t>(scale.size()); }
 };
 
-std::optional<Norm> read_norm(const Graph& graph, NodeId id, Reason& why) {
+/// Whether a reshape keeps the last axis: rows of several axes become rows of one, or the reverse.
+bool regroups_rows(const Graph& graph, const Node& node) {
+  const Shape& from = graph.type(node.inputs[0]).shape;
+  const Shape& to = graph.type(node.outputs[0]).shape;
+  return node.op == Op::Reshape && !from.empty() && !to.empty() && from.back() == to.back();
+}
+
+/// `gemms`: a Gemm counts as the MatMul that unflatten_gemm makes of it.
+std::optional<Norm> read_norm(const Graph& graph, NodeId id, Reason& why, bool gemms = false) {
   const Node& node = graph.node(id);
   if (node.op != Op::LayerNormalization && node.op != Op::RMSNormalization) return std::nullopt;
   const Type type = graph.type(node.inputs[0]);
@@ -96,10 +104,11 @@ std::optional<Norm> read_norm(const Graph& graph, NodeId id, Reason& why) {
     const Node& reader = graph.node(user);
     Reason ignored;
     // A product may read y with its dimensions of one element elsewhere.
-    const bool moves = reader.outputs.size() == 1 && hands_on_rows(graph, user) &&
+    const bool moves = reader.outputs.size() == 1 &&
+                       (hands_on_rows(graph, user) || (gemms && regroups_rows(graph, reader))) &&
                        has_one_reader(graph, reader.outputs[0]);
     const NodeId multiplies = moves ? graph.users(reader.outputs[0]).front() : user;
-    const auto product = graph.node(multiplies).op == Op::MatMul
+    const auto product = gemms || graph.node(multiplies).op == Op::MatMul
                              ? constant_product(graph, multiplies, ignored)
                              : std::nullopt;
     if (product && graph.node(multiplies).inputs[0] == (moves ? reader.outputs[0] : norm.y) &&
@@ -190,8 +199,7 @@ NodeId halves_of(const Graph& graph, const Product& product) {
   const NodeId id = graph.users(product.answer).front();
   const Node& split = graph.node(id);
   const int64_t rank = graph.type(product.answer).rank(), axis = split.attrs.get_int("axis", 0);
-  if (split.op != Op::Split || split.outputs.size() != 2 || split.inputs.size() < 2 ||
-      (axis != -1 && axis != rank - 1))
+  if (split.op != Op::Split || split.outputs.size() != 2 || (axis != -1 && axis != rank - 1))
     return kNone;
   for (ValueId half : split.outputs)
     if (half == kNone || graph.type(half).shape.back() * 2 != product.columns) return kNone;
@@ -215,8 +223,9 @@ void fold(Graph& graph, const Norm& norm) {
     std::vector<ValueId> sums{sum}, answers{product.answer};
     if (halves != kNone) {
       const Node split = graph.node(halves);
-      const auto made =
-          graph.add_node(Op::Split, {sum, split.inputs[1]}, split.attrs, split.name, 2);
+      std::vector<ValueId> inputs = split.inputs;
+      inputs[0] = sum;
+      const auto made = graph.add_node(Op::Split, inputs, split.attrs, split.name, 2);
       CHECK(made.ok(), "{}", made.error().text());
       sums = graph.node(*made).outputs, answers = split.outputs;
     }
@@ -326,7 +335,7 @@ bool made_by_product(const Graph& graph, ValueId value, int most = 8) {
 
 bool may_fold_norm(const Graph& graph, NodeId id) {
   Reason ignored;
-  return read_norm(graph, id, ignored).has_value();
+  return read_norm(graph, id, ignored, true).has_value();
 }
 
 Result<Graph> fold_norms(Graph graph, const OfProduct& takes, const OfProduct& in_planes,

@@ -9,6 +9,7 @@
 #include "passes/expand_for_machine.h"
 #include "passes/fold_channel_moves.h"
 #include "passes/fold_norms.h"
+#include "passes/hoist_halves.h"
 #include "passes/merge_conv_groups.h"
 #include "passes/pad_channels.h"
 #include "passes/patch_products.h"
@@ -17,6 +18,7 @@
 #include "passes/split_batches.h"
 #include "passes/split_products.h"
 #include "passes/split_reductions.h"
+#include "passes/unflatten_gemm.h"
 
 namespace obelisk::passes {
 
@@ -26,7 +28,8 @@ struct Pass;
 /// the machine has no such tiles, or the strategy wants none.
 struct OfTiles {
   bool has_excite_blocks = false;  // raise_squeeze_excite
-  bool has_epilogues = false;      // sink_concatenations, fold_channel_moves
+  bool has_epilogues = false;      // unflatten_gemm, sink_concatenations, fold_channel_moves
+  DualGemmPays dual_gemm_pays;     // hoist_halves
   KeepWhole takes_whole;           // expand_for_machine: of attention, recurrences and blocks
   OfProduct gives_statistics;      // fold_norms
   OfProduct in_planes;             // fold_norms

@@ -107,4 +107,35 @@ Factored without_factors(Graph& graph, ValueId value) {
   }
 }
 
+PartOfAxis part_of(const Graph& graph, ValueId value) {
+  const NodeId id = graph.value(value).producer;
+  if (id == kNone) return {};
+  const Node& node = graph.node(id);
+  const int64_t rank = graph.type(value).rank();
+  const auto ints = [&](size_t input) -> std::vector<int64_t> {
+    const Tensor* known = constant_input(graph, node, input);
+    return known ? to_ints(*known) : std::vector<int64_t>{};
+  };
+  const auto is_last = [&](int64_t axis) { return axis == -1 || axis == rank - 1; };
+  const int64_t length = rank > 0 ? graph.type(node.inputs[0]).shape.back() : 0;
+  const int64_t own = rank > 0 ? graph.type(value).shape.back() : 0;
+  if (node.op == Op::Split) {
+    if (!is_last(node.attrs.get_int("axis", 0))) return {};
+    int64_t begin = 0;
+    for (ValueId output : node.outputs) {
+      if (output == value) return {node.inputs[0], begin, begin + own};
+      if (output == kNone) return {};
+      begin += graph.type(output).shape.back();
+    }
+    return {};
+  }
+  if (node.op != Op::Slice) return {};
+  const std::vector<int64_t> starts = ints(1), axes = ints(3), steps = ints(4);
+  if (starts.size() != 1 || axes.size() != 1 || !is_last(axes[0])) return {};
+  if (node.inputs.size() > 4 && steps != std::vector<int64_t>{1}) return {};
+  const int64_t begin =
+      std::clamp<int64_t>(starts[0] < 0 ? starts[0] + length : starts[0], 0, length);
+  return {node.inputs[0], begin, begin + own};
+}
+
 }  // namespace obelisk::passes

@@ -25,6 +25,14 @@ graph::ValueId transposed(graph::Graph& graph, graph::ValueId value, std::vector
 /// With the last two axes swapped, through reshapes of the axes before them.
 graph::ValueId transposed(graph::Graph& graph, graph::ValueId value, const std::string& name);
 
+/// Which elements [begin, end) of the last axis of `of` a Slice or an output of Split is; of: kNone
+/// where a value is neither, or has steps.
+struct PartOfAxis {
+  graph::ValueId of = graph::kNone;
+  int64_t begin = 0, end = 0;
+};
+PartOfAxis part_of(const graph::Graph& graph, graph::ValueId value);
+
 /// `value` is `factor` times `rest`: uniform factors are taken off, also from under moves.
 struct Factored {
   graph::ValueId rest = graph::kNone;

@@ -67,8 +67,19 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
              patches = tiles.streams_patches != nullptr, pads = tiles.wanted_channels != nullptr;
   const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr,
              batches = tiles.first_of_batch != nullptr, groups = tiles.conv_groups != nullptr,
-             excites = tiles.has_excite_blocks && whole, places = tiles.placeable != nullptr;
+             excites = tiles.has_excite_blocks && whole, places = tiles.placeable != nullptr,
+             halves = tiles.dual_gemm_pays != nullptr;
   return {
+      {"unflatten_gemm", "a Gemm is a MatMul of the rows as they were, and an Add",
+       asking(tiles.has_epilogues,
+              [](graph::Graph graph, Remarks*) { return unflatten_gemm(std::move(graph)); }),
+       !tiles.has_epilogues},
+      {"hoist_halves", "the halves of a gated linear unit are cut before its bias",
+       asking(halves,
+              [tiles](graph::Graph graph, Remarks*) {
+                return hoist_halves(std::move(graph), tiles.dual_gemm_pays);
+              }),
+       !halves},
       {"fold_norms", "a norm before a product with constant weights goes through it",
        asking(statistics,
               [tiles](graph::Graph graph, Remarks* remarks) {

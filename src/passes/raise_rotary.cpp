@@ -11,42 +11,6 @@
 namespace obelisk::passes {
 namespace {
 
-/// Which part of its input along the last axis a Slice or an output of Split is.
-struct Part {
-  ValueId of = kNone;
-  int64_t begin = 0, end = 0;
-};
-
-Part part(const Graph& graph, ValueId value) {
-  const NodeId id = graph.value(value).producer;
-  if (id == kNone) return {};
-  const Node& node = graph.node(id);
-  const int64_t rank = graph.type(value).rank();
-  const auto ints = [&](size_t input) -> std::vector<int64_t> {
-    const Tensor* known = constant_input(graph, node, input);
-    return known ? to_ints(*known) : std::vector<int64_t>{};
-  };
-  const auto is_last = [&](int64_t axis) { return axis == -1 || axis == rank - 1; };
-  const int64_t length = rank > 0 ? graph.type(node.inputs[0]).shape.back() : 0;
-  const int64_t own = rank > 0 ? graph.type(value).shape.back() : 0;
-  if (node.op == Op::Split) {
-    if (!is_last(node.attrs.get_int("axis", 0))) return {};
-    int64_t begin = 0;
-    for (ValueId output : node.outputs) {
-      if (output == value) return {node.inputs[0], begin, begin + own};
-      begin += graph.type(output).shape.back();
-    }
-    return {};
-  }
-  if (node.op != Op::Slice) return {};
-  const std::vector<int64_t> starts = ints(1), axes = ints(3), steps = ints(4);
-  if (starts.size() != 1 || axes.size() != 1 || !is_last(axes[0])) return {};
-  if (node.inputs.size() > 4 && steps != std::vector<int64_t>{1}) return {};
-  const int64_t begin =
-      std::clamp<int64_t>(starts[0] < 0 ? starts[0] + length : starts[0], 0, length);
-  return {node.inputs[0], begin, begin + own};
-}
-
 /// The x where `value` is Concat(-x[h:], x[:h]) along the last axis.
 ValueId rotated(const Graph& graph, ValueId value) {
   const NodeId id = graph.producer(value, Op::Concat);
@@ -56,8 +20,8 @@ ValueId rotated(const Graph& graph, ValueId value) {
   if (axis != -1 && axis != rank - 1) return kNone;
   const NodeId negated = graph.producer(node.inputs[0], Op::Neg);
   if (negated == kNone) return kNone;
-  const Part second = part(graph, graph.node(negated).inputs[0]),
-             first = part(graph, node.inputs[1]);
+  const PartOfAxis second = part_of(graph, graph.node(negated).inputs[0]),
+                   first = part_of(graph, node.inputs[1]);
   const int64_t size = graph.type(value).shape.back();
   if (first.of == kNone || first.of != second.of || graph.type(first.of) != graph.type(value))
     return kNone;

@@ -1,6 +1,7 @@
 #include "passes/rewrite.h"
 
 #include <bit>
+#include <cstring>
 
 namespace obelisk::passes {
 
@@ -37,6 +38,33 @@ std::optional<double> uniform_value(const Graph& graph, ValueId id) {
     }
   }
   return first;
+}
+
+namespace {
+
+/// Elements [from, to) of a constant's axis.
+Tensor cut(const Tensor& whole, size_t axis, int64_t from, int64_t to) {
+  Shape shape = whole.shape();
+  const int64_t extent = shape[axis];
+  const Shape inside(shape.begin() + static_cast<int64_t>(axis) + 1, shape.end());
+  const int64_t inner = byte_size(whole.dtype(), element_count(inside));
+  shape[axis] = to - from;
+  Tensor out = Tensor::allocate({whole.dtype(), shape});
+  const auto* source = static_cast<const std::byte*>(whole.data());
+  auto* target = static_cast<std::byte*>(out.mutable_data());
+  const auto bytes = static_cast<size_t>((to - from) * inner);
+  for (int64_t k = 0; k * extent * inner < whole.bytes(); ++k)
+    std::memcpy(target + k * bytes, source + (k * extent + from) * inner, bytes);
+  return out;
+}
+
+}  // namespace
+
+ValueId part_of_operand(Graph& graph, ValueId operand, int64_t from_end, int64_t from, int64_t to) {
+  const Tensor& all = graph.value(operand).constant;
+  const int64_t axis = static_cast<int64_t>(all.shape().size()) - from_end;
+  if (axis < 0 || all.shape()[static_cast<size_t>(axis)] == 1) return operand;
+  return graph.add_constant(cut(all, static_cast<size_t>(axis), from, to));
 }
 
 std::vector<int64_t> pads_by_axis(const Graph& graph, const Node& pad) {

@@ -32,6 +32,10 @@ ValueId scalar(Graph& graph, DType dtype, double value);
 /// elements have none.
 std::optional<double> uniform_value(const Graph& graph, ValueId id);
 
+/// A constant operand of an elementwise op, for elements [from, to) of the op's axis that is the
+/// `from_end`-th from the end, the last being 1: cut where the constant has that axis.
+ValueId part_of_operand(Graph& graph, ValueId operand, int64_t from_end, int64_t from, int64_t to);
+
 /// Of a Pad whose pads are constants: how many elements it puts before each axis, [rank], then how
 /// many behind each, [rank]. Empty where they are not known.
 std::vector<int64_t> pads_by_axis(const Graph& graph, const Node& pad);

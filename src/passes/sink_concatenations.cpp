@@ -1,7 +1,6 @@
 #include "passes/sink_concatenations.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "passes/rewrite.h"
 
@@ -16,16 +15,22 @@ bool is_product(Op op) {
 }
 
 /// Whether a product's or convolution's epilogue gives `value`, or could.
-bool made_by_product(const Graph& graph, ValueId value, int most = kLongestChain) {
-  const NodeId id = graph.value(value).producer;
-  if (id == kNone || most == 0) return false;
-  const Node& node = graph.node(id);
-  if (is_product(node.op)) return true;
-  return is_elementwise(node) &&
-         std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) {
-           return v != kNone && graph.type(v).shape == graph.type(value).shape &&
-                  made_by_product(graph, v, most - 1);
-         });
+bool made_by_product(const Graph& graph, ValueId value) {
+  constexpr size_t kMost = 32;  // values that are looked at
+  const Shape& shape = graph.type(value).shape;
+  std::vector<ValueId> seen{value};
+  for (size_t k = 0; k < seen.size() && k < kMost; ++k) {
+    const NodeId id = graph.value(seen[k]).producer;
+    if (id == kNone) continue;
+    const Node& node = graph.node(id);
+    if (is_product(node.op)) return true;
+    if (!is_elementwise(node)) continue;
+    for (ValueId v : node.inputs)
+      if (v != kNone && graph.type(v).shape == shape &&
+          std::find(seen.begin(), seen.end(), v) == seen.end())
+        seen.push_back(v);
+  }
+  return false;
 }
 
 /// The next op of a chain: elementwise, with constants besides `value`, as large as it.
@@ -56,22 +61,6 @@ std::vector<NodeId> chain_behind(const Graph& graph, ValueId value, NodeId first
     if (!has_one_reader(graph, value)) return {};
   }
   return {};
-}
-
-/// Elements [from, to) of a constant's axis.
-Tensor cut(const Tensor& whole, size_t axis, int64_t from, int64_t to) {
-  Shape shape = whole.shape();
-  const int64_t extent = shape[axis];
-  const Shape inside(shape.begin() + static_cast<int64_t>(axis) + 1, shape.end());
-  const int64_t inner = byte_size(whole.dtype(), element_count(inside));
-  shape[axis] = to - from;
-  Tensor out = Tensor::allocate({whole.dtype(), shape});
-  const auto* source = static_cast<const std::byte*>(whole.data());
-  auto* target = static_cast<std::byte*>(out.mutable_data());
-  const auto bytes = static_cast<size_t>((to - from) * inner);
-  for (int64_t k = 0; k * extent * inner < whole.bytes(); ++k)
-    std::memcpy(target + k * bytes, source + (k * extent + from) * inner, bytes);
-  return out;
 }
 
 class Sinker {
@@ -134,11 +123,14 @@ class Sinker {
       if (part.pieces.size() > 1)
         value = graph_.must_add(Op::Concat, part.pieces, Attrs().set("axis", axis_), concat.name);
       ValueId whole = concat.outputs[0];
+      const int64_t from_end = graph_.type(whole).rank() - axis_;
       for (NodeId id : chain) {
         const Node op = graph_.node(id);
         std::vector<ValueId> inputs;
         for (ValueId v : op.inputs)
-          inputs.push_back(v == whole ? value : v == kNone ? kNone : constant_of(v, whole, part));
+          inputs.push_back(v == whole   ? value
+                           : v == kNone ? kNone
+                                        : part_of_operand(graph_, v, from_end, part.from, part.to));
         value = graph_.must_add(op.op, std::move(inputs), op.attrs, op.name);
         whole = op.outputs[0];
       }
@@ -148,14 +140,6 @@ class Sinker {
         graph_.must_add(Op::Concat, std::move(made), Attrs().set("axis", axis_), concat.name);
     replace_value(graph_, graph_.node(chain.back()).outputs[0], joined);
   }
-  ValueId constant_of(ValueId value, ValueId whole, const Part& part) {
-    const Tensor& all = graph_.value(value).constant;
-    const int64_t axis =
-        axis_ - graph_.type(whole).rank() + static_cast<int64_t>(all.shape().size());
-    if (axis < 0 || all.shape()[static_cast<size_t>(axis)] == 1) return value;
-    return graph_.add_constant(cut(all, static_cast<size_t>(axis), part.from, part.to));
-  }
-
   Graph& graph_;
   const std::vector<int> stages_;
   int64_t axis_ = 0;  // of the concatenation that sinks

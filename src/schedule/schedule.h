@@ -69,6 +69,11 @@ int64_t quickest_conv_groups(const stitch::ConvTile& conv, const machine::Machin
 int64_t products_in_full_rounds(const passes::BatchOfProducts& batch,
                                 const machine::Machine& machine, const machine::Strategy& strategy);
 
+/// Whether a dual GEMM, of two halves of `columns` columns each, is predicted to take no longer
+/// than two GEMMs, of which the second's epilogue reads what the first has stored.
+bool dual_gemm_pays(DType type, int64_t rows, int64_t columns, int64_t depth,
+                    const machine::Machine& machine, const machine::Strategy& strategy);
+
 /// The folded loops of a body, given where values live.
 Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group);
 

@@ -11,16 +11,25 @@ namespace obelisk::schedule {
 using stitch::Group;
 
 bool cut_by_cost(const Group& group, const TaskGraph& graph, const Cutting& cut, Work& work) {
+  const int64_t inner = tile_span(group, work.nest);
+  return cut_by_cost(
+      {.type = group.product.tile_type(),
+       .batches = inner == 0 ? 0 : std::max<int64_t>(work.nest.row_count() / inner, 1),
+       .rows = inner,
+       .columns = work.nest.column_count(),
+       .depth = group.product.k[0].extent,
+       .b_count = group.product.b_count(),
+       .packed = work_packs_weights(group, graph, work, cut.tiles)},
+      cut, work);
+}
+
+bool cut_by_cost(const GemmExtents& of, const Cutting& cut, Work& work) {
   const kernels::TileLibrary& tiles = cut.tiles;
-  const int32_t type = group.product.tile_type();
-  const bool packed = work_packs_weights(group, graph, work, tiles);
-  const int64_t inner = tile_span(group, work.nest), n = work.nest.column_count(),
-                k = group.product.k[0].extent;
-  if (inner == 0 || n == 0 || tiles.gemm.nanos(type, 1, 1, k, packed) <= 0) return false;
-  const int64_t batches = std::max<int64_t>(work.nest.row_count() / inner, 1);
+  const int64_t inner = of.rows, n = of.columns, k = of.depth;
+  if (inner == 0 || n == 0 || tiles.gemm.nanos(of.type, 1, 1, k, of.packed) <= 0) return false;
   const auto has_room = [&](int64_t rows, int64_t wide) {
     ObkGemm shape = {};
-    shape.a_type = shape.b_type = type;
+    shape.a_type = shape.b_type = of.type;
     shape.m = rows, shape.n = wide, shape.k = k;
     int64_t most = 0;
     for (int either : {0, 1})
@@ -32,18 +41,19 @@ bool cut_by_cost(const Group& group, const TaskGraph& graph, const Cutting& cut,
     for (int64_t columns = tiles.panel;
          columns < n + tiles.panel && columns <= kernels::kMostTileColumns;
          columns += tiles.panel) {
-      const int64_t wide = columns * group.product.b_count();  // of the tile
+      const int64_t wide = columns * of.b_count;  // of the tile
       if (wide > kernels::kMostTileColumns || rows * wide * 8 > cut.machine.scratchpad.count / 2)
         continue;
       if ((rows > 8 || columns > tiles.panel) && !has_room(std::min(rows, inner), wide)) continue;
-      const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
+      const int64_t count =
+          of.batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + cut.workers.count - 1) / cut.workers.count;
       const int64_t high =
-          packed && type == kObkF32 && inner > kernels::few_rows_bounds::kMostRows
+          of.packed && of.type == kObkF32 && inner > kernels::few_rows_bounds::kMostRows
               ? std::max(std::min(rows, inner), kernels::few_rows_bounds::kMostRows + 1)
               : std::min(rows, inner);
       const double nanos =
-          tiles.gemm.nanos(type, high, std::min(wide, n * group.product.b_count()), k, packed);
+          tiles.gemm.nanos(of.type, high, std::min(wide, n * of.b_count), k, of.packed);
       if (best != 0 && rounds * nanos >= best) continue;
       best = rounds * nanos;
       work.tile_rows = std::min(rows, inner), work.tile_columns = std::min(columns, n);
@@ -86,6 +96,14 @@ void cut_product(const Group& group, const Cutting& cut, int64_t pieces, Work& w
   }
 }
 
+ObkConv as_pixels(int32_t type, int64_t rows, int64_t depth, int64_t pitch) {
+  ObkConv shape = {};
+  shape.type = type, shape.in_channels = depth, shape.height = 1, shape.width = rows;
+  shape.kernel_h = shape.kernel_w = 1;
+  shape.x_row = shape.x_image = rows * pitch, shape.x_pixel = pitch;
+  return shape;
+}
+
 double cut_gemm_grid(const Group& group, const TaskGraph& graph, const Cutting& cut, int64_t tasks,
                      Work& work) {
   const stitch::Product& p = group.product;
@@ -102,11 +120,8 @@ double cut_gemm_grid(const Group& group, const TaskGraph& graph, const Cutting& 
   if (!packed || p.k[0].a != 1 || row <= 0 || access->offset % kernels::at_once(row) != 0 ||
       rows * row * size >= INT32_MAX)
     return listed_nanos(cut, tasks, work);
-  ObkConv shape = {};
-  shape.type = static_cast<int32_t>(p.a_type), shape.in_channels = p.k[0].extent, shape.height = 1,
-  shape.width = rows, shape.kernel_h = shape.kernel_w = 1;
-  shape.x_row = shape.x_image = rows * row, shape.x_pixel = row;
-  return cut_grid_tiles(cut, shape, work.nest.column_count(), tasks, work);
+  return cut_grid_tiles(cut, as_pixels(static_cast<int32_t>(p.a_type), rows, p.k[0].extent, row),
+                        work.nest.column_count(), tasks, work);
 }
 
 }  // namespace obelisk::schedule

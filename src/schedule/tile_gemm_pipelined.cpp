@@ -5,6 +5,8 @@
 #include <set>
 
 #include "schedule/packed_weights.h"
+#include "schedule/tile_conv.h"
+#include "schedule/tile_gemm.h"
 
 namespace obelisk::schedule {
 
@@ -250,6 +252,64 @@ int64_t products_in_full_rounds(const passes::BatchOfProducts& batch,
     if (both < least) least = both, best = first;
   }
   return best;
+}
+
+namespace {
+
+/// Predicted nanoseconds of a GEMM of constant weights by the tiles that suit it best, b_count of
+/// them side by side.
+double gemm_nanos(const PipelinedShape& shape, const Cutting& cut) {
+  const bool words = OBK_LIES_AS_F32(shape.type);
+  Work work;
+  work.nest.rows = 1;
+  work.nest.dims = {{.extent = shape.span}, {.extent = shape.columns}};
+  if (!cut_by_cost({.type = shape.type,
+                    .rows = shape.span,
+                    .columns = shape.columns,
+                    .depth = shape.k,
+                    .b_count = shape.b_count,
+                    .packed = true},
+                   cut, work))
+    return INFINITY;
+  const int64_t tasks = ((shape.span + work.tile_rows - 1) / work.tile_rows) *
+                        ((shape.columns + work.tile_columns - 1) / work.tile_columns);
+  const bool many = shape.span >= stitch::kMostPipelinedRows, one = shape.b_count == 1;
+  const double other =
+      many && one && !words
+          ? cut_grid_tiles(cut, as_pixels(shape.type, shape.span, shape.k, shape.k), shape.columns,
+                           tasks, work)
+          : listed_nanos(cut, tasks, work) *
+                (shape.type == kObkF32 ? kernels::pipelined_bounds::kF32ListedOver : 1);
+  if ((words && !one) || shape.k % (words ? 32 : 64) != 0) return other;
+  const PipelinedCut cut_so =
+      quickest_in_parts(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm).cut;
+  if (cut_so.rows == 0) return other;
+  return many || words ? std::min(cut_so.all, other) : cut_so.all;
+}
+
+}  // namespace
+
+bool dual_gemm_pays(DType type, int64_t rows, int64_t columns, int64_t depth,
+                    const machine::Machine& machine, const machine::Strategy& strategy) {
+  const kernels::TileLibrary& tiles = kernels::tile_library(machine);
+  if (!strategy.own_kernels || strategy.batch_invariant || !takes_async_mma(machine, strategy) ||
+      !tiles.gemm.pipelined || rows < stitch::kFewestPipelinedRows ||
+      (!is_half(type) && type != DType::f32))
+    return true;
+  const Cutting cut{machine, strategy, tiles, {machine.sms}};
+  PipelinedShape shape{
+      .type = type == DType::f32 && strategy.tf32 ? int32_t{kObkTf32} : static_cast<int32_t>(type),
+      .span = rows,
+      .columns = columns,
+      .b_count = 2,
+      .k = depth};
+  const double dual = gemm_nanos(shape, cut);
+  shape.b_count = 1;
+  // The first stores what the second's epilogue reads.
+  const double between = 2 * static_cast<double>(byte_size(type, rows * columns)) /
+                         (machine.bytes_per_sm * machine.sms);
+  const double two = 2 * gemm_nanos(shape, cut) + between;
+  return two >= machine::thresholds::kWorthSplitting * dual;
 }
 
 namespace {

@@ -95,7 +95,14 @@ TEST(Meaning, MachinePassesKeepIt) {
     };
     return split_reductions(std::move(graph), [](const Reduction&) { return int64_t{2}; }, last);
   };
+  bool pays = false;  // in turn
+  const auto halves = [&](Graph graph) {
+    pays = !pays;
+    return hoist_halves(std::move(graph), [=](DType, int64_t, int64_t, int64_t) { return pays; });
+  };
   const std::pair<const char*, std::function<Result<Graph>(Graph)>> passes[] = {
+      {"unflatten_gemm", unflatten_gemm},
+      {"hoist_halves", halves},
       {"sink_concatenations", sink_concatenations},
       {"fold_channel_moves", fold_channel_moves},
       {"split_reductions", parts}};

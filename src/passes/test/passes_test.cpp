@@ -73,11 +73,11 @@ TEST(Passes, WithoutTilesNoMachinePassDoesAnything) {
     ASSERT_TRUE(made.ok()) << pass.name;
     EXPECT_EQ(print(*made), print(*graph)) << pass.name;
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string_view>{
-                "fold_norms", "raise_squeeze_excite", "expand_for_machine", "sink_concatenations",
-                "fold_channel_moves", "patch_products", "merge_conv_groups", "pad_channels",
-                "split_reductions", "split_products", "split_batches", "copy_ready_pieces"}));
+  EXPECT_EQ(names, (std::vector<std::string_view>{
+                       "unflatten_gemm", "hoist_halves", "fold_norms", "raise_squeeze_excite",
+                       "expand_for_machine", "sink_concatenations", "fold_channel_moves",
+                       "patch_products", "merge_conv_groups", "pad_channels", "split_reductions",
+                       "split_products", "split_batches", "copy_ready_pieces"}));
 }
 TEST(Passes, StageConvInputs) {
   graph::run_cases("src/passes/test/stage_conv_inputs.ir", pass("stage_conv_inputs"));
@@ -274,6 +274,16 @@ TEST(Passes, SplitReductions) {
     };
     return split_reductions(
         std::move(graph), [&](const Reduction&) { return parts; }, channels_last);
+  });
+}
+TEST(Passes, UnflattenGemm) {
+  graph::run_cases("src/passes/test/unflatten_gemm.ir",
+                   [](graph::Graph graph) { return unflatten_gemm(std::move(graph)); });
+}
+TEST(Passes, HoistHalves) {
+  graph::run_cases("src/passes/test/hoist_halves.ir", [](graph::Graph graph) {
+    const bool pays = graph.name != "two products";  // a case names its graph so
+    return hoist_halves(std::move(graph), [=](DType, int64_t, int64_t, int64_t) { return pays; });
   });
 }
 TEST(Passes, SinkConcatenations) {

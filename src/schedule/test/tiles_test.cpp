@@ -509,6 +509,31 @@ TEST(Tiles, ABatchOfProductsIsSplitBehindItsFullRounds) {
             0);
 }
 
+// Pipelined GEMMs compute two halves side by side in 16 bits; in f32 and tf32 they do not, and of
+// many rows with a short k neither: there two of them are quicker than a dual GEMM's listed tiles.
+TEST(Tiles, ADualGemmIsWeighedAgainstTwo) {
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const auto pays = [&](DType type, int64_t rows, int64_t depth, bool tf32 = false) {
+    machine::Strategy strategy =
+        strategy_for(device, {.granularity = machine::Granularity::kStitch});
+    strategy.tf32 = tf32;
+    return dual_gemm_pays(type, rows, 2048, depth, device, strategy);
+  };
+  for (const DType type : {DType::f16, DType::bf16}) {
+    EXPECT_TRUE(pays(type, 128, 1024));
+    EXPECT_TRUE(pays(type, 128, 320));
+    EXPECT_TRUE(pays(type, 1024, 1024));
+    EXPECT_FALSE(pays(type, 4096, 320));
+  }
+  for (const bool tf32 : {false, true}) {
+    EXPECT_FALSE(pays(DType::f32, 128, 1024, tf32));
+    EXPECT_FALSE(pays(DType::f32, 1024, 1024, tf32));
+    EXPECT_TRUE(pays(DType::f32, 8, 1024, tf32));  // their weights stream
+  }
+  EXPECT_TRUE(pays(DType::f64, 128, 1024));
+  EXPECT_TRUE(dual_gemm_pays(DType::f32, 128, 2048, 1024, device, {}));  // no kernels of their own
+}
+
 // Groups of 4 or 8 channels are narrower than what tensor cores multiply at once; those of 32 or 64
 // are not, and a depthwise convolution has tiles of its own.
 TEST(Tiles, NarrowGroupsOfAConvolutionAreMerged) {
