@@ -11,14 +11,17 @@ static int64_t parts_of_columns(const machine::Machine& machine, const passes::R
                                 int64_t most) {
   const int64_t folded =
       reduction.passes * reduction.type.count() / std::max<int64_t>(reduction.outputs, 1);
-  double least =
-      machine::thresholds::kWorthParts * schedule::strided_columns_nanos(machine, folded);
+  const int64_t lanes = std::min(reduction.inner, machine::thresholds::kLanesOfWorker);
+  const auto nanos_of = [&](DType type, int64_t columns) {
+    return schedule::strided_columns_nanos(machine, type, lanes, columns);
+  };
+  const DType type = reduction.type.dtype, sums = type == DType::f64 ? type : DType::f32;
+  double least = machine::thresholds::kWorthParts * nanos_of(type, folded);
   int64_t best = 1;
   for (int64_t parts = 2; parts <= std::min(most, reduction.length); ++parts) {
     const double rest = reduction.length % parts == 0 ? 0 : machine.costs.phase;
-    const double nanos = schedule::strided_columns_nanos(machine, (folded + parts - 1) / parts) +
-                         machine.costs.phase + schedule::strided_columns_nanos(machine, parts) +
-                         rest;
+    const double nanos = nanos_of(type, (folded + parts - 1) / parts) + machine.costs.phase +
+                         nanos_of(sums, parts) + rest;
     if (nanos < least) least = nanos, best = parts;
   }
   return best;

@@ -46,12 +46,33 @@ Result<Graph> copy_early_pieces(Graph graph) {
   for (NodeId id : order) {
     if (graph.node(id).op != Op::Concat || !takes_early_pieces(graph, graph.node(id), early))
       continue;
-    std::vector<ValueId> inputs = graph.node(id).inputs;
-    for (ValueId& v : inputs) {
-      const bool again = std::count(inputs.begin(), inputs.end(), v) > 1;
-      if (again || !is_stored_in_place(graph, v))
-        v = graph.must_add(Op::Identity, {v}, {}, graph.node(id).name);
+    const Node concat = graph.node(id);
+    std::vector<ValueId> inputs, copied;
+    const auto copy = [&](ValueId v) {
+      inputs.push_back(graph.must_add(Op::Identity, {v}, {}, concat.name));
+    };
+    const auto copy_early = [&] {  // neighbours together: one kernel
+      if (copied.size() > 1)
+        inputs.push_back(
+            graph.must_add(Op::Concat, std::move(copied), concat.attrs, concat.name));
+      else if (!copied.empty())
+        copy(copied.front());
+      copied.clear();
+    };
+    for (ValueId v : concat.inputs) {
+      const bool again = std::count(concat.inputs.begin(), concat.inputs.end(), v) > 1,
+                 stored = !again && is_stored_in_place(graph, v);
+      if (early[v] && !stored) {
+        copied.push_back(v);
+        continue;
+      }
+      copy_early();
+      if (stored)
+        inputs.push_back(v);
+      else
+        copy(v);
     }
+    copy_early();
     graph.set_inputs(id, std::move(inputs));
   }
   graph.sort();

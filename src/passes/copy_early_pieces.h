@@ -8,7 +8,8 @@
 ///          Operands that are computed are stored inside the concatenation; one that is an input,
 ///          or that others read too, is not. With a copy of its own each operand is stored in
 ///          place, and the early copy depends on nothing: the schedule runs it where workers are
-///          idle, off the critical path.
+///          idle, off the critical path. Early neighbours, as rows of many embedding tables, are
+///          one copy.
 /// Not      where the early pieces are less than half of the elements, or small: then one walk over
 ///          the whole is less than two.
 /// Stands   after everything that removes Identity.

@@ -78,18 +78,20 @@ double predicted_nanos(const Group& group, const Cutting& cut, const TaskGraph& 
   // they read is on its way together, where windows look at their bounds.
   const int64_t columns = work.nest.column_count(), threads = threads_of_columns(columns);
   if (threads == 1) return work.task_nanos;
-  const int64_t size = byte_size(tasks.buffers[work.buffers.front()].type.dtype, 1);
-  const int64_t at_once =
-      kThreads / threads * std::max<int64_t>(kLoadBytes / std::max<int64_t>(size, 1), 1);
-  return strided_columns_nanos(cut.machine, columns, (work.tile_rows + at_once - 1) / at_once);
+  return strided_columns_nanos(cut.machine, tasks.buffers[work.buffers.front()].type.dtype,
+                               work.tile_rows, columns);
 }
 
-double strided_columns_nanos(const machine::Machine& machine, int64_t columns, int64_t passes) {
+double strided_columns_nanos(const machine::Machine& machine, DType type, int64_t rows,
+                             int64_t columns) {
   const int64_t threads = threads_of_columns(columns);
   if (threads == 1)
     return machine.costs.batch_begin + machine.costs.batch_column * static_cast<double>(columns);
-  return machine.costs.batch_begin + machine.costs.batch_slice * static_cast<double>(passes) *
-                                         static_cast<double>((columns + threads - 1) / threads);
+  const int64_t size = std::max<int64_t>(byte_size(type, 1), 1),
+                at_once = kThreads / threads * std::max<int64_t>(kLoadBytes / size, 1),
+                passes = (rows + at_once - 1) / at_once, each = (columns + threads - 1) / threads;
+  return machine.costs.batch_begin +
+         machine.costs.batch_slice * static_cast<double>(passes * each);
 }
 
 double roof_nanos(const Group& group, const machine::Machine& machine) {

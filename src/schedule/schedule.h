@@ -49,9 +49,10 @@ double roof_nanos(const stitch::Group& group, const machine::Machine& machine);
 std::vector<Need> kernel_needs(const stitch::Plan& plan, const TaskGraph& tasks,
                                const machine::Machine& machine);
 
-/// Predicted nanoseconds of a GPU's task that reduces `columns` strided elements for each of a
-/// batch of neighbouring rows (pixels for each channel), `passes` batches one after the other.
-double strided_columns_nanos(const machine::Machine& machine, int64_t columns, int64_t passes = 1);
+/// Predicted nanoseconds of a GPU's task that reduces `columns` strided elements of that type for
+/// each of `rows` neighbours (pixels for each channel), which threads share out.
+double strided_columns_nanos(const machine::Machine& machine, DType type, int64_t rows,
+                             int64_t columns);
 
 /// In how many parts of k a GEMM of more rows than kMostPipelinedRows is computed: as many as gangs
 /// compute quickest by tall tiles, all at once, its epilogue with it; else 1.
