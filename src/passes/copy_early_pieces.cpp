@@ -53,8 +53,7 @@ Result<Graph> copy_early_pieces(Graph graph) {
     };
     const auto copy_early = [&] {  // neighbours together: one kernel
       if (copied.size() > 1)
-        inputs.push_back(
-            graph.must_add(Op::Concat, std::move(copied), concat.attrs, concat.name));
+        inputs.push_back(graph.must_add(Op::Concat, std::move(copied), concat.attrs, concat.name));
       else if (!copied.empty())
         copy(copied.front());
       copied.clear();

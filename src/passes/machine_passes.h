@@ -10,6 +10,7 @@
 #include "passes/fold_channel_moves.h"
 #include "passes/fold_norms.h"
 #include "passes/hoist_halves.h"
+#include "passes/hoist_maps.h"
 #include "passes/merge_conv_groups.h"
 #include "passes/pad_channels.h"
 #include "passes/patch_products.h"
@@ -28,7 +29,8 @@ struct Pass;
 /// the machine has no such tiles, or the strategy wants none.
 struct OfTiles {
   bool has_excite_blocks = false;  // raise_squeeze_excite
-  bool has_epilogues = false;      // unflatten_gemm, sink_concatenations, fold_channel_moves
+  bool has_epilogues = false;      // unflatten_gemm, hoist_maps, sink_concatenations,
+                                   // fold_channel_moves
   DualGemmPays dual_gemm_pays;     // hoist_halves
   KeepWhole takes_whole;           // expand_for_machine: of attention, recurrences and blocks
   OfProduct gives_statistics;      // fold_norms

@@ -80,6 +80,10 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
                 return hoist_halves(std::move(graph), tiles.dual_gemm_pays);
               }),
        !halves},
+      {"hoist_maps", "elementwise ops behind moves go before them, into epilogues",
+       asking(tiles.has_epilogues,
+              [](graph::Graph graph, Remarks*) { return hoist_maps(std::move(graph)); }),
+       !tiles.has_epilogues},
       {"fold_norms", "a norm before a product with constant weights goes through it",
        asking(statistics,
               [tiles](graph::Graph graph, Remarks* remarks) {

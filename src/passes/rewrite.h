@@ -49,6 +49,12 @@ bool has_one_reader(const Graph& graph, ValueId id);
 /// Ops whose element depends on the same element of each input, whatever axis it lies on.
 bool is_elementwise(const Node& node);
 
+/// Conv, ConvTranspose, MatMul or Gemm.
+bool is_product(Op op);
+
+/// Whether a product's or convolution's epilogue gives `value`, or could.
+bool given_by_epilogue(const Graph& graph, ValueId value);
+
 /// By value: how many ops lie before it that are neither elementwise nor moves, on the longest way.
 std::vector<int> stages_of(const Graph& graph);
 

@@ -10,29 +10,6 @@ namespace {
 constexpr int kLongestChain = 8;  // of elementwise ops
 constexpr size_t kMostRuns = 2;   // of early pieces, a kernel each; chosen, not measured
 
-bool is_product(Op op) {
-  return op == Op::Conv || op == Op::MatMul || op == Op::Gemm || op == Op::ConvTranspose;
-}
-
-/// Whether a product's or convolution's epilogue gives `value`, or could.
-bool made_by_product(const Graph& graph, ValueId value) {
-  constexpr size_t kMost = 32;  // values that are looked at
-  const Shape& shape = graph.type(value).shape;
-  std::vector<ValueId> seen{value};
-  for (size_t k = 0; k < seen.size() && k < kMost; ++k) {
-    const NodeId id = graph.value(seen[k]).producer;
-    if (id == kNone) continue;
-    const Node& node = graph.node(id);
-    if (is_product(node.op)) return true;
-    if (!is_elementwise(node)) continue;
-    for (ValueId v : node.inputs)
-      if (v != kNone && graph.type(v).shape == shape &&
-          std::find(seen.begin(), seen.end(), v) == seen.end())
-        seen.push_back(v);
-  }
-  return false;
-}
-
 /// The next op of a chain: elementwise, with constants besides `value`, as large as it.
 bool continues(const Graph& graph, NodeId id, ValueId value) {
   const Node& node = graph.node(id);
@@ -101,7 +78,7 @@ class Sinker {
     int64_t at = 0;
     for (ValueId v : pieces) {
       const bool late = stage(v) == last;
-      const bool fused = made_by_product(graph_, v) && (late || has_one_reader(graph_, v));
+      const bool fused = given_by_epilogue(graph_, v) && (late || has_one_reader(graph_, v));
       if (late && !fused) return false;  // the others wait for a work of its own
       wins = wins || late;
       const int64_t end = at + graph_.type(v).shape[static_cast<size_t>(axis_)];

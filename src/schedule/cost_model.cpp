@@ -90,8 +90,7 @@ double strided_columns_nanos(const machine::Machine& machine, DType type, int64_
   const int64_t size = std::max<int64_t>(byte_size(type, 1), 1),
                 at_once = kThreads / threads * std::max<int64_t>(kLoadBytes / size, 1),
                 passes = (rows + at_once - 1) / at_once, each = (columns + threads - 1) / threads;
-  return machine.costs.batch_begin +
-         machine.costs.batch_slice * static_cast<double>(passes * each);
+  return machine.costs.batch_begin + machine.costs.batch_slice * static_cast<double>(passes * each);
 }
 
 double roof_nanos(const Group& group, const machine::Machine& machine) {

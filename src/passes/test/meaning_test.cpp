@@ -103,6 +103,7 @@ TEST(Meaning, MachinePassesKeepIt) {
   const std::pair<const char*, std::function<Result<Graph>(Graph)>> passes[] = {
       {"unflatten_gemm", unflatten_gemm},
       {"hoist_halves", halves},
+      {"hoist_maps", hoist_maps},
       {"sink_concatenations", sink_concatenations},
       {"fold_channel_moves", fold_channel_moves},
       {"split_reductions", parts}};

@@ -73,11 +73,12 @@ TEST(Passes, WithoutTilesNoMachinePassDoesAnything) {
     ASSERT_TRUE(made.ok()) << pass.name;
     EXPECT_EQ(print(*made), print(*graph)) << pass.name;
   }
-  EXPECT_EQ(names, (std::vector<std::string_view>{
-                       "unflatten_gemm", "hoist_halves", "fold_norms", "raise_squeeze_excite",
-                       "expand_for_machine", "sink_concatenations", "fold_channel_moves",
-                       "patch_products", "merge_conv_groups", "pad_channels", "split_reductions",
-                       "split_products", "split_batches", "copy_ready_pieces"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string_view>{
+                "unflatten_gemm", "hoist_halves", "hoist_maps", "fold_norms",
+                "raise_squeeze_excite", "expand_for_machine", "sink_concatenations",
+                "fold_channel_moves", "patch_products", "merge_conv_groups", "pad_channels",
+                "split_reductions", "split_products", "split_batches", "copy_ready_pieces"}));
 }
 TEST(Passes, StageConvInputs) {
   graph::run_cases("src/passes/test/stage_conv_inputs.ir", pass("stage_conv_inputs"));
@@ -285,6 +286,10 @@ TEST(Passes, HoistHalves) {
     const bool pays = graph.name != "two products";  // a case names its graph so
     return hoist_halves(std::move(graph), [=](DType, int64_t, int64_t, int64_t) { return pays; });
   });
+}
+TEST(Passes, HoistMaps) {
+  graph::run_cases("src/passes/test/hoist_maps.ir",
+                   [](graph::Graph graph) { return hoist_maps(std::move(graph)); });
 }
 TEST(Passes, SinkConcatenations) {
   graph::run_cases("src/passes/test/sink_concatenations.ir",
