@@ -91,6 +91,88 @@ std::optional<Region> region_behind(const Graph& graph, ValueId norm) {
   return turns ? std::optional(std::move(region)) : std::nullopt;
 }
 
+/// Adds the region's moves once more, of `value` in place of `norm`; what its end is then, and the
+/// moves that were added.
+struct Again {
+  ValueId end = kNone;
+  std::vector<NodeId> moves;
+};
+/// `from`: where the region's other inputs are, constants, if not in `graph` itself.
+std::optional<Again> again(Graph& graph, const Graph& from, const Region& region, ValueId norm,
+                           ValueId value) {
+  std::map<ValueId, ValueId> moved{{norm, value}};
+  Again out;
+  for (NodeId each : region.moves) {
+    const Node move = from.node(each);
+    std::vector<ValueId> inputs = move.inputs;
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      if (k < moved_inputs(move)) {
+        inputs[k] = moved.at(inputs[k]);
+      } else if (&graph != &from && inputs[k] != kNone) {
+        if (!from.value(inputs[k]).is_constant()) return std::nullopt;
+        inputs[k] = graph.add_constant(from.value(inputs[k]).constant);
+      }
+    }
+    const auto made = graph.add_node(move.op, std::move(inputs), move.attrs, move.name,
+                                     static_cast<int>(move.outputs.size()));
+    CHECK(made.ok(), "{}", made.error().text());
+    out.moves.push_back(*made);
+    for (size_t k = 0; k < move.outputs.size(); ++k)
+      if (move.outputs[k] != kNone) moved[move.outputs[k]] = graph.node(*made).outputs[k];
+  }
+  out.end = moved.at(region.end);
+  return out;
+}
+
+/// Which rows of the norm the rows of the region's end are, found by moving their numbers; empty
+/// where that would be much.
+std::vector<int64_t> rows_at_end(const Graph& graph, const Region& region, ValueId norm) {
+  constexpr int64_t kMostElements = int64_t{1} << 22;
+  const Shape& shape = graph.type(norm).shape;
+  const int64_t width = shape.back(), count = element_count(shape);
+  if (count > kMostElements || graph.type(region.end).count() > kMostElements) return {};
+  Tensor numbers = Tensor::allocate({DType::i64, shape});
+  for (int64_t k = 0; k < count; ++k) numbers.as_mutable<int64_t>()[k] = k / width;
+  Graph small;
+  const auto moved = again(small, graph, region, norm, small.add_constant(std::move(numbers)));
+  if (!moved) return {};
+  std::map<ValueId, Tensor> known;
+  const auto tensor = [&](ValueId v) -> const Tensor* {
+    if (v == kNone) return nullptr;
+    return small.value(v).is_constant() ? &small.value(v).constant : &known.at(v);
+  };
+  for (NodeId id : moved->moves) {
+    const Node& node = small.node(id);
+    std::vector<const Tensor*> inputs;
+    for (ValueId v : node.inputs) inputs.push_back(tensor(v));
+    std::vector<Tensor> outputs;
+    for (ValueId v : node.outputs)
+      outputs.push_back(v == kNone ? Tensor() : Tensor::allocate(small.type(v)));
+    if (!ops::reference(small.call(id), inputs, outputs).ok()) return {};
+    for (size_t k = 0; k < node.outputs.size(); ++k)
+      if (node.outputs[k] != kNone) known[node.outputs[k]] = std::move(outputs[k]);
+  }
+  const Tensor& end = *tensor(moved->end);
+  std::vector<int64_t> rows;
+  for (int64_t k = 0; k < end.count(); k += width) rows.push_back(end.get_int(k));
+  return rows;
+}
+
+/// The region's moves of `value`: where some of them copy, one Gather of its rows, [rows, width].
+ValueId moved_rows(Graph& graph, const Region& region, ValueId norm, ValueId value) {
+  const bool copies = std::any_of(region.moves.begin(), region.moves.end(),
+                                  [&](NodeId id) { return graph.node(id).op == Op::Concat; });
+  const std::vector<int64_t> rows =
+      copies ? rows_at_end(graph, region, norm) : std::vector<int64_t>();
+  if (rows.empty()) return again(graph, graph, region, norm, value)->end;
+  const std::string name = graph.node(region.moves.front()).name;
+  const Shape shape = graph.type(value).shape;
+  const ValueId flat =
+      reshaped(graph, value, {element_count(shape) / shape.back(), shape.back()}, name);
+  return graph.must_add(Op::Gather, {flat, graph.add_constant(tensor_of(rows))},
+                        Attrs().set("axis", int64_t{0}), name);
+}
+
 void hoist(Graph& graph, NodeId id) {
   const Node norm = graph.node(id);
   if (norm.op != Op::LayerNormalization && norm.op != Op::RMSNormalization) return;
@@ -107,22 +189,12 @@ void hoist(Graph& graph, NodeId id) {
     return;
   const auto region = region_behind(graph, y);
   if (!region) return;
-  std::map<ValueId, ValueId> moved{{y, x}};
-  for (NodeId each : region->moves) {
-    const Node move = graph.node(each);
-    std::vector<ValueId> inputs = move.inputs;
-    for (size_t k = 0; k < moved_inputs(move); ++k) inputs[k] = moved.at(inputs[k]);
-    const auto made = graph.add_node(move.op, std::move(inputs), move.attrs, move.name,
-                                     static_cast<int>(move.outputs.size()));
-    CHECK(made.ok(), "{}", made.error().text());
-    for (size_t k = 0; k < move.outputs.size(); ++k)
-      if (move.outputs[k] != kNone) moved[move.outputs[k]] = graph.node(*made).outputs[k];
-  }
   std::vector<ValueId> inputs = norm.inputs;
-  inputs[0] = moved.at(region->end);
+  inputs[0] = moved_rows(graph, *region, y, x);
+  const ValueId normed = graph.must_add(norm.op, std::move(inputs),
+                                        Attrs(norm.attrs).set("axis", int64_t{-1}), norm.name);
   replace_value(graph, region->end,
-                graph.must_add(norm.op, std::move(inputs),
-                               Attrs(norm.attrs).set("axis", int64_t{-1}), norm.name));
+                reshaped(graph, normed, graph.type(region->end).shape, norm.name));
 }
 
 }  // namespace
