@@ -24,10 +24,21 @@ Tensor part_of(const Tensor& whole, Range range) {
   return part;
 }
 
+/// What a cast of 16 bits widens, which a tile reads as it is; else the value itself.
+ValueId narrow(const Graph& graph, ValueId value) {
+  const NodeId cast = graph.producer(value, Op::Cast);
+  if (cast == kNone || !is_half(graph.type(graph.node(cast).inputs[0]).dtype)) return value;
+  return graph.node(cast).inputs[0];
+}
+
 /// Rows `range` of the first axis; of a constant their bytes.
 ValueId part_of(Graph& graph, ValueId value, Range range, const std::string& name) {
   if (const Tensor* whole = constant(graph, value))
     return graph.add_constant(part_of(*whole, range));
+  if (const ValueId source = narrow(graph, value); source != value) {
+    const Node cast = graph.node(graph.value(value).producer);
+    return graph.must_add(Op::Cast, {part_of(graph, source, range, name)}, cast.attrs, name);
+  }
   const auto number = [&](int64_t one) { return graph.add_constant(tensor_of({one})); };
   const ValueId from = number(range.from), to = number(range.to), axis = number(0);
   return graph.must_add(Op::Slice, {value, from, to, axis}, {}, name);
@@ -36,12 +47,13 @@ ValueId part_of(Graph& graph, ValueId value, Range range, const std::string& nam
 /// The batch that this node multiplies, if it is one of matrices of one size on both sides.
 std::optional<BatchOfProducts> batch_of(const Graph& graph, const Node& node) {
   if (node.op != Op::MatMul) return std::nullopt;
-  const Type &a = graph.type(node.inputs[0]), &b = graph.type(node.inputs[1]);
+  const ValueId left = narrow(graph, node.inputs[0]), right = narrow(graph, node.inputs[1]);
+  const Type &a = graph.type(left), &b = graph.type(right);
   if (a.rank() != 3 || b.rank() != 3 || a.dtype != b.dtype || a.shape[0] != b.shape[0] ||
-      a.count() == 0 || b.count() == 0 || constant(graph, node.inputs[0]))
+      a.count() == 0 || b.count() == 0 || constant(graph, left))
     return std::nullopt;
   return BatchOfProducts{.type = a.dtype,
-                         .constant = constant(graph, node.inputs[1]) != nullptr,
+                         .constant = constant(graph, right) != nullptr,
                          .count = a.shape[0],
                          .rows = a.shape[1],
                          .columns = b.shape[2],
