@@ -40,8 +40,8 @@ inline constexpr int64_t kClusterColumns = 112;       // of a tile that a cluste
 inline constexpr int64_t kBoxBytes = 128;             // that come at once of a row of such a B
 }  // namespace pipelined_bounds
 
-/// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh). Fit to 128
-/// and 197 rows; not on record.
+/// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh). Fit to 128 and 197
+/// rows, not on record; from 257 rows on, up to those of pipelined GEMMs, not measured.
 namespace statistics_bounds {
 inline constexpr int64_t kFewestRows = 33, kMostRows = 511;
 }

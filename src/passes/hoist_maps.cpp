@@ -59,14 +59,47 @@ class Hoister {
       if (id == kNone) return {};
       const Op op = graph_.node(id).op;
       if (!keeps_order(op) && op != Op::Transpose) {
-        if (!given_by_epilogue(graph_, value)) return {};
+        const NodeId product = product_behind(graph_, value);
+        if (product == kNone) return {};
         out.source = value;
         std::reverse(out.moves.begin(), out.moves.end());
-        return out;
+        return channels_stay_inside(out, graph_.node(product).op) ? out : Moved{};
       }
       out.moves.push_back(id), value = graph_.node(id).inputs[0];
     }
     return {};
+  }
+
+  /// An axis of `shape` in another shape of the same elements; -1: it is taken apart or joined.
+  static int64_t same_axis(const Shape& shape, int64_t axis, const Shape& other) {
+    const Shape outside(shape.begin(), shape.begin() + axis);
+    int64_t found = -1, count = 1;
+    for (size_t d = 0; d < other.size(); count *= other[d], ++d)
+      if (count == element_count(outside) && other[d] == shape[static_cast<size_t>(axis)])
+        found = static_cast<int64_t>(d);
+    return found;
+  }
+
+  /// Whether what is moved can lie in memory as the product stores it: its columns or channels are
+  /// the last axis, or the channels of an image, which tiles store last.
+  bool channels_stay_inside(const Moved& moved, Op product) const {
+    const auto turns = [&](NodeId id) { return graph_.node(id).op == Op::Transpose; };
+    if (std::none_of(moved.moves.begin(), moved.moves.end(), turns)) return true;
+    const bool rows = product == Op::MatMul || product == Op::Gemm;
+    int64_t axis = rows ? graph_.type(moved.source).rank() - 1 : 1;
+    for (NodeId id : moved.moves) {
+      const Node& node = graph_.node(id);
+      const Shape& to = graph_.type(node.outputs[0]).shape;
+      if (turns(id)) {
+        const Order order = order_of(graph_, id);
+        axis = std::find(order.begin(), order.end(), axis) - order.begin();
+      } else {
+        axis = same_axis(graph_.type(node.inputs[0]).shape, axis, to);
+        if (axis < 0) return false;
+      }
+    }
+    const int64_t rank = graph_.type(graph_.node(moved.moves.back()).outputs[0]).rank();
+    return axis == rank - 1 || (axis == 1 && rank >= 4);
   }
 
   bool takes_others(const Node& node, ValueId x, const Moved& moved) const {
@@ -77,7 +110,7 @@ class Hoister {
       if (graph_.value(v).is_constant()) return constant_before(v, moved).has_value();
       return graph_.type(v).shape == graph_.type(x).shape && is_old(v) && is_old(moved.source) &&
              stage(v) <= stage(moved.source) && moves_channels(moved) &&
-             !(has_one_reader(graph_, v) && given_by_epilogue(graph_, v));
+             !(has_one_reader(graph_, v) && product_behind(graph_, v) != kNone);
     });
   }
 
@@ -109,14 +142,8 @@ class Hoister {
         axis = order_of(graph_, *id)[static_cast<size_t>(axis)];
         continue;
       }
-      const Shape &from = graph_.type(node.inputs[0]).shape,
-                  &to = graph_.type(node.outputs[0]).shape;
-      const Shape outside(to.begin(), to.begin() + axis);
-      int64_t found = -1, count = 1;
-      for (size_t d = 0; d < from.size(); count *= from[d], ++d)
-        if (count == element_count(outside) && from[d] == *own) found = static_cast<int64_t>(d);
-      if (found < 0) return std::nullopt;
-      axis = found;
+      axis = same_axis(graph_.type(node.outputs[0]).shape, axis, graph_.type(node.inputs[0]).shape);
+      if (axis < 0) return std::nullopt;
     }
     Shape out(static_cast<size_t>(graph_.type(moved.source).rank()), 1);
     out[static_cast<size_t>(axis)] = *own;

@@ -12,6 +12,7 @@
 #include "passes/hoist_halves.h"
 #include "passes/hoist_maps.h"
 #include "passes/merge_conv_groups.h"
+#include "passes/merge_rotary_norms.h"
 #include "passes/pad_channels.h"
 #include "passes/patch_products.h"
 #include "passes/raise_squeeze_excite.h"
@@ -29,8 +30,8 @@ struct Pass;
 /// the machine has no such tiles, or the strategy wants none.
 struct OfTiles {
   bool has_excite_blocks = false;  // raise_squeeze_excite
-  bool has_epilogues = false;      // unflatten_gemm, hoist_maps, sink_concatenations,
-                                   // fold_channel_moves
+  bool has_epilogues = false;      // unflatten_gemm, hoist_maps, merge_rotary_norms,
+                                   // sink_concatenations, fold_channel_moves
   DualGemmPays dual_gemm_pays;     // hoist_halves
   KeepWhole takes_whole;           // expand_for_machine: of attention, recurrences and blocks
   OfProduct gives_statistics;      // fold_norms

@@ -84,6 +84,10 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
        asking(tiles.has_epilogues,
               [](graph::Graph graph, Remarks*) { return hoist_maps(std::move(graph)); }),
        !tiles.has_epilogues},
+      {"merge_rotary_norms", "a rotary embedding behind a norm of heads reads what the norm reads",
+       asking(tiles.has_epilogues,
+              [](graph::Graph graph, Remarks*) { return merge_rotary_norms(std::move(graph)); }),
+       !tiles.has_epilogues},
       {"fold_norms", "a norm before a product with constant weights goes through it",
        asking(statistics,
               [tiles](graph::Graph graph, Remarks* remarks) {

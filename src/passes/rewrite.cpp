@@ -117,7 +117,7 @@ bool is_product(Op op) {
   return op == Op::Conv || op == Op::MatMul || op == Op::Gemm || op == Op::ConvTranspose;
 }
 
-bool given_by_epilogue(const Graph& graph, ValueId value) {
+NodeId product_behind(const Graph& graph, ValueId value) {
   constexpr size_t kMost = 32;  // values that are looked at
   const Shape& shape = graph.type(value).shape;
   std::vector<ValueId> seen{value};
@@ -125,14 +125,14 @@ bool given_by_epilogue(const Graph& graph, ValueId value) {
     const NodeId id = graph.value(seen[k]).producer;
     if (id == kNone) continue;
     const Node& node = graph.node(id);
-    if (is_product(node.op)) return true;
+    if (is_product(node.op)) return id;
     if (!is_elementwise(node)) continue;
     for (ValueId v : node.inputs)
       if (v != kNone && graph.type(v).shape == shape &&
           std::find(seen.begin(), seen.end(), v) == seen.end())
         seen.push_back(v);
   }
-  return false;
+  return kNone;
 }
 
 std::vector<int> stages_of(const Graph& graph) {

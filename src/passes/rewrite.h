@@ -52,8 +52,8 @@ bool is_elementwise(const Node& node);
 /// Conv, ConvTranspose, MatMul or Gemm.
 bool is_product(Op op);
 
-/// Whether a product's or convolution's epilogue gives `value`, or could.
-bool given_by_epilogue(const Graph& graph, ValueId value);
+/// The product or convolution whose epilogue gives `value`, or could; else kNone.
+NodeId product_behind(const Graph& graph, ValueId value);
 
 /// By value: how many ops lie before it that are neither elementwise nor moves, on the longest way.
 std::vector<int> stages_of(const Graph& graph);

@@ -78,7 +78,7 @@ class Sinker {
     int64_t at = 0;
     for (ValueId v : pieces) {
       const bool late = stage(v) == last;
-      const bool fused = given_by_epilogue(graph_, v) && (late || has_one_reader(graph_, v));
+      const bool fused = product_behind(graph_, v) != kNone && (late || has_one_reader(graph_, v));
       if (late && !fused) return false;  // the others wait for a work of its own
       wins = wins || late;
       const int64_t end = at + graph_.type(v).shape[static_cast<size_t>(axis_)];

@@ -104,6 +104,7 @@ TEST(Meaning, MachinePassesKeepIt) {
       {"unflatten_gemm", unflatten_gemm},
       {"hoist_halves", halves},
       {"hoist_maps", hoist_maps},
+      {"merge_rotary_norms", merge_rotary_norms},
       {"sink_concatenations", sink_concatenations},
       {"fold_channel_moves", fold_channel_moves},
       {"split_reductions", parts}};

@@ -75,7 +75,7 @@ TEST(Passes, WithoutTilesNoMachinePassDoesAnything) {
   }
   EXPECT_EQ(names,
             (std::vector<std::string_view>{
-                "unflatten_gemm", "hoist_halves", "hoist_maps", "fold_norms",
+                "unflatten_gemm", "hoist_halves", "hoist_maps", "merge_rotary_norms", "fold_norms",
                 "raise_squeeze_excite", "expand_for_machine", "sink_concatenations",
                 "fold_channel_moves", "patch_products", "merge_conv_groups", "pad_channels",
                 "split_reductions", "split_products", "split_batches", "copy_ready_pieces"}));
@@ -290,6 +290,10 @@ TEST(Passes, HoistHalves) {
 TEST(Passes, HoistMaps) {
   graph::run_cases("src/passes/test/hoist_maps.ir",
                    [](graph::Graph graph) { return hoist_maps(std::move(graph)); });
+}
+TEST(Passes, MergeRotaryNorms) {
+  graph::run_cases("src/passes/test/merge_rotary_norms.ir",
+                   [](graph::Graph graph) { return merge_rotary_norms(std::move(graph)); });
 }
 TEST(Passes, SinkConcatenations) {
   graph::run_cases("src/passes/test/sink_concatenations.ir",
