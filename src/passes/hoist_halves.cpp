@@ -43,7 +43,7 @@ bool read_halves(const Graph& graph, ValueId value, Cut& cut) {
   return cut.halves[0] != kNone && cut.halves[1] != kNone;
 }
 
-/// Whether an elementwise op has one operand that is no constant, as large as what it gives.
+/// The one operand of an elementwise op that is no constant, as large as what the op gives; kNone.
 ValueId only_operand(const Graph& graph, const Node& node) {
   if (!is_elementwise(node) || node.outputs.size() != 1) return kNone;
   ValueId found = kNone;

@@ -6,12 +6,11 @@
 ///   out  %4, %5 = Split(%3),  %6 = Add(%4, b0),  %7 = Add(%5, b1),  %8 = Mul(%6, Gelu(%7))
 ///
 /// What     GLU, GEGLU and SwiGLU of one weight matrix, halves by Split or by two Slices;
-/// merge_gates
-///          has those of two. Where two products are quicker than a dual GEMM, `pays` says no and
-///          the product becomes two, also one that merge_gates made; the second's epilogue combines
-///          them.
+///          merge_gates has those of two. Where two products are quicker than a dual GEMM, `pays`
+///          says no and the product becomes two, also one that merge_gates made; the second's
+///          epilogue combines them.
 /// Needs    between product and halves elementwise ops with constants, that nothing else reads; an
-///          elementwise op that reads what both halves become.
+///          elementwise op that both halves reach through elementwise ops and moves.
 /// Stands   before fold_norms, which keeps halves apart; after unflatten_gemm.
 /// Errors   none.    Cost  O(nodes + constants that are cut).
 #pragma once

@@ -60,7 +60,7 @@ class Hoister {
       const Op op = graph_.node(id).op;
       if (!keeps_order(op) && op != Op::Transpose) {
         const NodeId product = product_behind(graph_, value);
-        if (product == kNone) return {};
+        if (product == kNone || graph_.type(value).rank() < 2) return {};
         out.source = value;
         std::reverse(out.moves.begin(), out.moves.end());
         return channels_stay_inside(out, graph_.node(product).op) ? out : Moved{};
@@ -131,7 +131,8 @@ class Hoister {
   /// along one axis that the moves keep.
   std::optional<Shape> constant_before(ValueId value, const Moved& moved) const {
     const Shape& shape = graph_.type(value).shape;
-    if (element_count(shape) == 1) return Shape{};
+    if (element_count(shape) == 1)
+      return Shape(static_cast<size_t>(graph_.type(moved.source).rank()), 1);
     const ValueId x = graph_.node(moved.moves.back()).outputs[0];
     const auto own = std::find_if(shape.begin(), shape.end(), [](int64_t d) { return d != 1; });
     if (element_count(shape) != *own) return std::nullopt;

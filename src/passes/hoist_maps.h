@@ -7,9 +7,11 @@
 /// What     An image that becomes tokens or tokens that become an image, as around the depthwise
 ///          convolutions of SegFormer and PVT: the same elements in memory, but the epilogue and
 ///          what follows count them by other dimensions.
-/// Needs    values on the way that nothing else reads. Besides what is moved: constants of one
-///          number or along one axis; a value of its shape that is ready before the product and
-///          that no other epilogue gives, if the moves only put the channels elsewhere.
+/// Needs    values on the way that nothing else reads; the product's columns or channels last after
+///          the moves, or channels of an image. Besides what is moved: constants of one number or
+///          along one axis; a value of its shape that no more products and reductions lie before
+///          than before what is moved (stages_of), and that no other epilogue gives, if the moves
+///          only put the channels elsewhere.
 /// Not      Casts: what is stored would be wider.
 /// Stands   among machine_passes, for machines with epilogues; before fold_norms.
 /// Errors   none.    Cost  O(nodes).

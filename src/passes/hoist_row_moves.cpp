@@ -127,7 +127,7 @@ std::optional<Again> again(Graph& graph, const Graph& from, const Region& region
 /// Which rows of the norm the rows of the region's end are, found by moving their numbers; empty
 /// where that would be much.
 std::vector<int64_t> rows_at_end(const Graph& graph, const Region& region, ValueId norm) {
-  constexpr int64_t kMostElements = int64_t{1} << 22;
+  constexpr int64_t kMostElements = int64_t{1} << 21;
   const Shape& shape = graph.type(norm).shape;
   const int64_t width = shape.back(), count = element_count(shape);
   if (count > kMostElements || graph.type(region.end).count() > kMostElements) return {};

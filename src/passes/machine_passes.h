@@ -44,7 +44,7 @@ struct OfTiles {
   SplitK split_k;                  // split_products
   StaysWhole product_stays_whole;  // split_products
   FirstOfBatch first_of_batch;     // split_batches
-  bool batch_invariant = false;    // split_products
+  bool batch_invariant = false;    // merge_rotary_norms, split_products
   Placeable placeable;             // copy_ready_pieces
 };
 

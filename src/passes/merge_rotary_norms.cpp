@@ -8,12 +8,22 @@
 namespace obelisk::passes {
 namespace {
 
+constexpr int64_t kMostElements = int64_t{1} << 17;  // of a table; chosen, not measured
+
+/// Whether a cast keeps every number of its input, or may.
+bool keeps_numbers(const Graph& graph, const Node& cast) {
+  const DType from = graph.type(cast.inputs[0]).dtype, to = graph.type(cast.outputs[0]).dtype;
+  const bool wide = to == DType::f32 || to == DType::f64;
+  return is_half(from) ? wide : from == DType::f32 && (wide || cast.attrs.get_int("loose", 0) != 0);
+}
+
 /// The numbers of a constant, perhaps behind casts and reshapes; none: it is no constant.
 std::vector<float> numbers_of(const Graph& graph, ValueId value) {
   while (!graph.value(value).is_constant()) {
     const NodeId id = graph.value(value).producer;
-    if (id == kNone || (graph.node(id).op != Op::Cast && !keeps_order(graph.node(id).op)))
-      return {};
+    if (id == kNone) return {};
+    const Node& node = graph.node(id);
+    if (node.op == Op::Cast ? !keeps_numbers(graph, node) : !keeps_order(node.op)) return {};
     value = graph.node(id).inputs[0];
   }
   const Tensor& tensor = graph.value(value).constant;
@@ -65,7 +75,8 @@ void merge(Graph& graph, NodeId id) {
   const Shape shape = graph.type(y).shape;
   const bool has_positions = node.inputs.size() > 3 && node.inputs[3] != kNone;
   if (node.op != Op::RotaryEmbedding || has_positions || shape.size() != 4 ||
-      node.attrs.get_int("interleaved", 0) != 0 ||
+      graph.type(y).count() == 0 || shape[2] * shape[3] > kMostElements ||
+      bits(graph.type(y).dtype) > 32 || node.attrs.get_int("interleaved", 0) != 0 ||
       (node.attrs.get_int("rotary_embedding_dim", 0) % shape[3]) != 0)
     return;
   const auto rows = scaled_rows(graph, node.inputs[0]);

@@ -9,8 +9,10 @@
 /// What     Norms of queries and keys, as of Qwen3: r is one number a head of a token, so turning
 ///          pairs and scaling by it may change places, and a pair's other half is an element of x,
 ///          which is stored, and not of what the norm gives, which would have to be.
-/// Needs    x [batch, heads, length, size], turned whole in halves; constant scale and angles, the
-///          same for all images of a batch; nothing else that reads the norm.
+/// Needs    x [1, heads, length, size], not interleaved, all elements of a head turned; constant
+///          scale and angles, with tables A and B of up to 131,072 elements; nothing else that
+///          reads the norm.
+/// Not      batch-invariant programs: of larger batches the roundings are others.
 /// Stands   after `expand`, which decomposes such norms; for machines with epilogues.
 /// Errors   none.    Cost  O(nodes + elements of A and B), f32.
 #pragma once

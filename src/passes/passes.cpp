@@ -68,7 +68,8 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
   const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr,
              batches = tiles.first_of_batch != nullptr, groups = tiles.conv_groups != nullptr,
              excites = tiles.has_excite_blocks && whole, places = tiles.placeable != nullptr,
-             halves = tiles.dual_gemm_pays != nullptr;
+             halves = tiles.dual_gemm_pays != nullptr,
+             rotary = tiles.has_epilogues && !tiles.batch_invariant;
   return {
       {"unflatten_gemm", "a Gemm is a MatMul of the rows as they were, and an Add",
        asking(tiles.has_epilogues,
@@ -85,9 +86,9 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
               [](graph::Graph graph, Remarks*) { return hoist_maps(std::move(graph)); }),
        !tiles.has_epilogues},
       {"merge_rotary_norms", "a rotary embedding behind a norm of heads reads what the norm reads",
-       asking(tiles.has_epilogues,
+       asking(rotary,
               [](graph::Graph graph, Remarks*) { return merge_rotary_norms(std::move(graph)); }),
-       !tiles.has_epilogues},
+       !rotary},
       {"fold_norms", "a norm before a product with constant weights goes through it",
        asking(statistics,
               [tiles](graph::Graph graph, Remarks* remarks) {

@@ -8,13 +8,12 @@ namespace obelisk::passes {
 namespace {
 
 using graph::kNone;
-using ops::Kind;
 
 struct Range {
   int64_t from = 0, to = 0;
 };
 
-Tensor part_of(const Tensor& whole, Range range) {
+Tensor rows_of(const Tensor& whole, Range range) {
   Shape shape = whole.shape();
   const int64_t each = whole.bytes() / shape[0];
   shape[0] = range.to - range.from;
@@ -24,20 +23,22 @@ Tensor part_of(const Tensor& whole, Range range) {
   return part;
 }
 
-/// What a cast of 16 bits widens, which a tile reads as it is; else the value itself.
-ValueId narrow(const Graph& graph, ValueId value) {
+/// What a cast from 16 bits to f32 widens, which a tile reads as it is; else the value itself.
+ValueId before_widening(const Graph& graph, ValueId value) {
   const NodeId cast = graph.producer(value, Op::Cast);
-  if (cast == kNone || !is_half(graph.type(graph.node(cast).inputs[0]).dtype)) return value;
+  if (cast == kNone || graph.type(value).dtype != DType::f32 ||
+      !is_half(graph.type(graph.node(cast).inputs[0]).dtype))
+    return value;
   return graph.node(cast).inputs[0];
 }
 
 /// Rows `range` of the first axis; of a constant their bytes.
-ValueId part_of(Graph& graph, ValueId value, Range range, const std::string& name) {
+ValueId rows_of(Graph& graph, ValueId value, Range range, const std::string& name) {
   if (const Tensor* whole = constant(graph, value))
-    return graph.add_constant(part_of(*whole, range));
-  if (const ValueId source = narrow(graph, value); source != value) {
+    return graph.add_constant(rows_of(*whole, range));
+  if (const ValueId source = before_widening(graph, value); source != value) {
     const Node cast = graph.node(graph.value(value).producer);
-    return graph.must_add(Op::Cast, {part_of(graph, source, range, name)}, cast.attrs, name);
+    return graph.must_add(Op::Cast, {rows_of(graph, source, range, name)}, cast.attrs, name);
   }
   const auto number = [&](int64_t one) { return graph.add_constant(tensor_of({one})); };
   const ValueId from = number(range.from), to = number(range.to), axis = number(0);
@@ -47,7 +48,8 @@ ValueId part_of(Graph& graph, ValueId value, Range range, const std::string& nam
 /// The batch that this node multiplies, if it is one of matrices of one size on both sides.
 std::optional<BatchOfProducts> batch_of(const Graph& graph, const Node& node) {
   if (node.op != Op::MatMul) return std::nullopt;
-  const ValueId left = narrow(graph, node.inputs[0]), right = narrow(graph, node.inputs[1]);
+  const ValueId left = before_widening(graph, node.inputs[0]),
+                right = before_widening(graph, node.inputs[1]);
   const Type &a = graph.type(left), &b = graph.type(right);
   if (a.rank() != 3 || b.rank() != 3 || a.dtype != b.dtype || a.shape[0] != b.shape[0] ||
       a.count() == 0 || b.count() == 0 || constant(graph, left))
@@ -65,7 +67,7 @@ NodeId map_behind(const Graph& graph, ValueId value) {
   if (!has_one_reader(graph, value)) return kNone;
   const NodeId id = graph.users(value)[0];
   const Node& node = graph.node(id);
-  const bool alike = ops::row(node.op).kind == Kind::kMap && node.outputs.size() == 1 &&
+  const bool alike = is_elementwise(node) && node.outputs.size() == 1 &&
                      graph.type(node.outputs[0]).shape == graph.type(value).shape;
   return alike ? id : kNone;
 }
@@ -79,7 +81,7 @@ ValueId of_part(Graph& graph, const Node& node, Range range, ValueId before, Val
       input = instead;
     } else if (input != kNone && graph.type(input).rank() == 3 &&
                graph.type(input).shape[0] == count) {
-      input = part_of(graph, input, range, node.name);
+      input = rows_of(graph, input, range, node.name);
     }
   }
   return graph.must_add(node.op, std::move(inputs), node.attrs, node.name);

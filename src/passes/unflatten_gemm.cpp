@@ -5,6 +5,7 @@
 
 #include "base/parallel.h"
 #include "passes/beside.h"
+#include "passes/moves.h"
 
 namespace obelisk::passes {
 namespace {
@@ -35,13 +36,19 @@ bool is_of_columns(const Graph& graph, ValueId bias) {
   return shape.empty() || element_count(shape) == shape.back();
 }
 
-/// What a Gemm's rows are flattened from, or they themselves.
+/// What a Gemm's rows are flattened from, or they themselves. Rows that a transpose or slice has
+/// put there stay flat: a tile reads rows of many small matrices worse.
 ValueId rows_of(const Graph& graph, ValueId a) {
   const NodeId reshape = graph.producer(a, Op::Reshape);
   if (reshape == kNone) return a;
   const ValueId whole = graph.node(reshape).inputs[0];
+  const NodeId maker = graph.value(whole).producer;
+  const bool moved = maker != kNone && !keeps_order(graph.node(maker).op) &&
+                     ops::row(graph.node(maker).op).kind == ops::Kind::kMove;
   const Shape& shape = graph.type(whole).shape;
-  return shape.size() >= 2 && shape.back() == graph.type(a).shape.back() ? whole : a;
+  const bool keeps_rows =
+      shape.size() >= 2 && shape.back() > 0 && shape.back() == graph.type(a).shape.back();
+  return keeps_rows && !moved ? whole : a;
 }
 
 void rewrite(Graph& graph, const Product& product) {

@@ -7,7 +7,7 @@
 ///
 /// What     How PyTorch's addmm is exported, a linear layer of two dimensions. A transposed
 ///          constant is transposed once more. Rows stay flat where the bias is not one of columns.
-/// Needs    a constant matrix, an input that is not transposed, no scales.
+/// Needs    a constant matrix, an input that is not transposed, alpha and beta of 1.
 /// Stands   first of machine_passes, for machines with epilogues: elsewhere a Gemm with its bias is
 ///          one kernel and these are two. `expand` leaves norms before such a Gemm.
 /// Errors   none.    Cost  O(nodes + weights that are transposed), on all cores.

@@ -293,7 +293,7 @@ bool dual_gemm_pays(DType type, int64_t rows, int64_t columns, int64_t depth,
                     const machine::Machine& machine, const machine::Strategy& strategy) {
   const kernels::TileLibrary& tiles = kernels::tile_library(machine);
   if (!strategy.own_kernels || strategy.batch_invariant || !takes_async_mma(machine, strategy) ||
-      !tiles.gemm.pipelined || rows < stitch::kFewestPipelinedRows ||
+      !tiles.gemm.pipelined || rows < stitch::kFewestPipelinedRows || columns == 0 || depth == 0 ||
       (!is_half(type) && type != DType::f32))
     return true;
   const Cutting cut{machine, strategy, tiles, {machine.sms}};
