@@ -43,7 +43,7 @@ inline constexpr int64_t kBoxBytes = 128;             // that come at once of a 
 /// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh). Fit to 128 and 197
 /// rows, not on record; from 257 rows on, up to those of pipelined GEMMs, not measured.
 namespace statistics_bounds {
-inline constexpr int64_t kFewestRows = 33, kMostRows = 511;
+inline constexpr int64_t kFewestRows = 33, kMostRows = pipelined_bounds::kMostRows;
 }
 
 /// GEMM tiles that take their weights page by page in a dataflow program (gemm_skinny.cuh): all of

@@ -47,6 +47,11 @@ std::set<NodeId> reached(const Graph& graph, ValueId from) {
   return maps;
 }
 
+bool meet(const Graph& graph, ValueId a, ValueId b) {
+  const std::set<NodeId> from_a = reached(graph, a), from_b = reached(graph, b);
+  return std::any_of(from_a.begin(), from_a.end(), [&](NodeId id) { return from_b.count(id) > 0; });
+}
+
 Tensor beside(const std::vector<const Tensor*>& parts) {
   const int64_t rows = parts[0]->shape()[0];
   int64_t columns = 0;

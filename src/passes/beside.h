@@ -29,5 +29,10 @@ Tensor below(const std::vector<const Tensor*>& parts, const Shape& shape);
 
 /// The elementwise ops that a value reaches through elementwise ops and moves.
 std::set<NodeId> reached(const Graph& graph, ValueId from);
+/// Whether some elementwise op reads what both become.
+bool meet(const Graph& graph, ValueId a, ValueId b);
+
+/// Of a half of a dual GEMM: no tile is so narrow.
+inline constexpr int64_t kFewestHalfColumns = 16;
 
 }  // namespace obelisk::passes

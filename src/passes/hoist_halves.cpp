@@ -9,8 +9,7 @@
 namespace obelisk::passes {
 namespace {
 
-constexpr size_t kLongestChain = 8;    // of elementwise ops
-constexpr int64_t kLeastColumns = 16;  // of a half: no tile is so narrow
+constexpr size_t kLongestChain = 8;  // of elementwise ops
 
 /// A product whose columns are cut into halves, and the elementwise ops between.
 struct Cut {
@@ -32,7 +31,7 @@ bool read_halves(const Graph& graph, ValueId value, Cut& cut) {
   }
   if (parts.size() != 2) return false;
   const int64_t columns = graph.type(value).shape.back(), half = columns / 2;
-  if (columns % 2 != 0 || half < kLeastColumns) return false;
+  if (columns % 2 != 0 || half < kFewestHalfColumns) return false;
   for (ValueId v : parts) {
     if (v == kNone || graph.is_output(v)) return false;
     const PartOfAxis part = part_of(graph, v);
@@ -77,12 +76,6 @@ bool read_chain(const Graph& graph, ValueId value, Cut& cut) {
     cut.chain.push_back(id), value = operand;
   }
   return false;
-}
-
-bool meet(const Graph& graph, const Cut& cut) {
-  const std::set<NodeId> first = reached(graph, cut.halves[0]),
-                         second = reached(graph, cut.halves[1]);
-  return std::any_of(first.begin(), first.end(), [&](NodeId id) { return second.count(id) > 0; });
 }
 
 /// The halves of the product itself: by a split, or as products of their own.
@@ -138,7 +131,7 @@ Result<Graph> hoist_halves(Graph graph, const DualGemmPays& pays) {
       continue;
     Cut cut;
     if (!read_halves(graph, node.inputs[0], cut) || !read_chain(graph, node.inputs[0], cut) ||
-        !meet(graph, cut))
+        !meet(graph, cut.halves[0], cut.halves[1]))
       continue;
     const Type& type = graph.type(cut.product);
     const ValueId x = graph.node(graph.value(cut.product).producer).inputs[0];

@@ -8,7 +8,7 @@
 namespace obelisk::passes {
 namespace {
 
-constexpr size_t kMostMoves = 8;
+constexpr size_t kMostMoves = 8;  // chosen, not measured
 
 using Order = std::vector<int64_t>;
 
@@ -156,11 +156,7 @@ class Hoister {
     for (auto id = moved.moves.rbegin(); id != moved.moves.rend(); ++id) {
       const Node node = graph_.node(*id);
       if (node.op == Op::Transpose) {
-        const Order order = order_of(graph_, *id);
-        Order back(order.size());
-        for (size_t k = 0; k < order.size(); ++k)
-          back[static_cast<size_t>(order[k])] = static_cast<int64_t>(k);
-        value = transposed(graph_, value, std::move(back), node.name);
+        value = transposed(graph_, value, inverse(order_of(graph_, *id)), node.name);
       } else {
         value = reshaped(graph_, value, graph_.type(node.inputs[0]).shape, node.name);
       }

@@ -7,7 +7,7 @@
 ///
 /// What     Windows of an image (Swin Transformer), blocks and grids (MaxViT): a product's tiles
 ///          read rows that follow one another, and the norm writes them so. Moves with a Concat, as
-///          of shifted windows, become one Gather of rows, unless there are very many elements. Of
+///          of shifted windows, become one Gather of rows, of up to 2,097,152 elements. Of
 ///          a class token alone, the norm is of one row.
 /// Needs    Reshape, Transpose, Slice, Split, Concat and Gather (with constant indices) that leave
 ///          the last axis as it is, the one that the norm is about, and one value in the end; no

@@ -9,20 +9,12 @@
 namespace obelisk::passes {
 namespace {
 
-constexpr int64_t kLeastColumns = 16;
-
-/// Whether some elementwise op reads what both become.
-bool meet(const Graph& graph, const Product& a, const Product& b) {
-  const std::set<NodeId> from_a = reached(graph, a.answer), from_b = reached(graph, b.answer);
-  return std::any_of(from_a.begin(), from_a.end(), [&](NodeId id) { return from_b.count(id) > 0; });
-}
-
 /// Whether the halves of one product can be their answers.
 bool suit(const Graph& graph, const Product& a, const Product& b, Reason& why) {
   if (graph.type(a.weights) != graph.type(b.weights))
     return why.no("the product that it meets has weights of another shape");
-  if (a.columns < kLeastColumns)
-    return why.no(fmt::format("it has fewer columns than a tile, {}", kLeastColumns));
+  if (a.columns < kFewestHalfColumns)
+    return why.no(fmt::format("it has fewer columns than a tile, {}", kFewestHalfColumns));
   if (graph.is_output(a.answer) || graph.is_output(b.answer))
     return why.no("its answer, or that of the product that it meets, is one of the graph's");
   return true;
@@ -68,7 +60,7 @@ Result<Graph> merge_gates(Graph graph, Remarks* remarks) {
     auto& others =
         waiting[std::tuple(graph.node(id).inputs[0], graph.node(id).op, one->transposed)];
     const auto other = std::find_if(others.begin(), others.end(), [&](const Product& before) {
-      return meet(graph, before, *one) && suit(graph, before, *one, why);
+      return meet(graph, before.answer, one->answer) && suit(graph, before, *one, why);
     });
     if (other == others.end()) {
       why.tell(remarks, graph, id);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMostElements = int64_t{1} << 17;  // of a table; chosen, not measured
 
-/// Whether a cast keeps every number of its input, or may.
+/// Whether a cast loses nothing of a constant, or is loose: rounding is for storage only.
 bool keeps_numbers(const Graph& graph, const Node& cast) {
   const DType from = graph.type(cast.inputs[0]).dtype, to = graph.type(cast.outputs[0]).dtype;
   const bool wide = to == DType::f32 || to == DType::f64;

@@ -18,6 +18,13 @@ std::vector<int64_t> order_of(const Graph& graph, NodeId transpose) {
   return node.attrs.get_ints("perm", reversed);
 }
 
+std::vector<int64_t> inverse(const std::vector<int64_t>& order) {
+  std::vector<int64_t> out(order.size());
+  for (size_t k = 0; k < order.size(); ++k)
+    out[static_cast<size_t>(order[k])] = static_cast<int64_t>(k);
+  return out;
+}
+
 ValueId reshaped(Graph& graph, ValueId value, const Shape& shape, const std::string& name) {
   for (;;) {
     if (graph.type(value).shape == shape) return value;

@@ -17,6 +17,9 @@ bool keeps_order(ops::Op op);
 /// The axes in their new order, written or standing for "reversed".
 std::vector<int64_t> order_of(const graph::Graph& graph, graph::NodeId transpose);
 
+/// The order that undoes another one.
+std::vector<int64_t> inverse(const std::vector<int64_t>& order);
+
 graph::ValueId reshaped(graph::Graph& graph, graph::ValueId value, const Shape& shape,
                         const std::string& name);
 graph::ValueId transposed(graph::Graph& graph, graph::ValueId value, std::vector<int64_t> order,

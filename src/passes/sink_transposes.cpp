@@ -20,13 +20,6 @@ Order after(const Order& order, const Order& first) {
   return both;
 }
 
-Order inverse(const Order& order) {
-  Order out(order.size());
-  for (size_t k = 0; k < order.size(); ++k)
-    out[static_cast<size_t>(order[k])] = static_cast<int64_t>(k);
-  return out;
-}
-
 bool changes_nothing(const Order& order) { return std::is_sorted(order.begin(), order.end()); }
 
 /// A constant of at most that rank with ones in front, its axes in `order`.
