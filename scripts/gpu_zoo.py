@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Networks of the wide zoo on a GPU: answers beside PyTorch's in f32, and device time beside torch.compile.
 
-    gpu_zoo.py [NAME…] [--count 100] [--jobs 14] [--within 560] [--pictures 224] [--without PASS,…] [--out FILE.json]
+    gpu_zoo.py [NAME…] [--count 100] [--jobs 14] [--within 560] [--pictures 224] [--without PASS,…]
+               [--beside PROGRAM] [--no-peer] [--out FILE.json]
 
 Each network is a process: it makes the module, exports it, asks PyTorch (f32, f16, torch.compile of
 f16) and obelisk (op, stitch, mono; fp32, fp16) for answers to the same inputs, and times both. What
@@ -10,7 +11,10 @@ use the CPU meanwhile.
 
 --pictures: sides of torchvision's and timm's pictures, where a network takes any (their own are small).
 --granularities: of op, stitch and mono, those that are compiled, compared and timed.
---without: each pass is left out once, and "stitch" is timed beside what it takes with all of them.
+--without: each pass is left out once (several at once where a + joins them), and "stitch" is timed
+beside what it takes with all of them.
+--beside: another build of obelisk, whose device times are measured in the same turn.
+--no-peer: torch.compile is not timed.
 
 An answer is right when its largest difference from PyTorch's in f32, over the root mean square, is at
 most what rounding explains: in fp32 four times what PyTorch's own f32 differs from its f64, in fp16
@@ -76,10 +80,10 @@ def time_torch(module, tensors, row):
         row["torch_compile_us"] = round(statistics.median(torch_peer.device_us(call)), 2)
 
 
-def compile_program(onnx, granularity, precision, without=""):
+def compile_program(onnx, granularity, precision, without="", program=BIN / "obelisk"):
     words = ["compile", onnx, "--target", "cuda", "--granularity", granularity, "--precision",
-             precision, "--verify", "off", "--to", "load", *(["--disable", without] if without else [])]
-    done = subprocess.run([BIN / "obelisk", *words], capture_output=True, text=True, timeout=200)
+             precision, "--verify", "off", "--to", "load", *(["--disable", without.replace("+", ",")] if without else [])]
+    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=200)
     return done.stderr.strip()[:300] if done.returncode else ""
 
 
@@ -107,12 +111,12 @@ def obelisk_answers(onnx, folder, runs, feeds, outputs):
     return found
 
 
-def bench(onnx, granularities, without=""):
+def bench(onnx, granularities, without="", program=BIN / "obelisk"):
     """{granularity: device time in us}, in fp16; or what stopped it."""
     words = ["bench", onnx, "--target", "cuda", "--granularity", ",".join(granularities), "--precision", "fp16",
-             "--seconds", "0.2", "--json", *(["--disable", without] if without else [])]
-    unverified = ["--verify", "off"] if b"--verify" in subprocess.run([BIN / "obelisk", "bench", "--help"], capture_output=True).stdout else []
-    done = subprocess.run([BIN / "obelisk", *words, *unverified], capture_output=True, text=True, timeout=200)
+             "--seconds", "0.2", "--json", *(["--disable", without.replace("+", ",")] if without else [])]
+    unverified = ["--verify", "off"] if b"--verify" in subprocess.run([program, "bench", "--help"], capture_output=True).stdout else []
+    done = subprocess.run([program, *words, *unverified], capture_output=True, text=True, timeout=200)
     try:
         said = json.loads(done.stdout)
         each = said if isinstance(said, list) else said.get("granularities", [said])
@@ -121,7 +125,7 @@ def bench(onnx, granularities, without=""):
         return (done.stderr.strip() or reason(error))[:300]
 
 
-def one(name, work, passes=(), granularities=GRANULARITIES):
+def one(name, work, passes=(), granularities=GRANULARITIES, beside="", peer=True):
     """Everything about one network; a row of JSON for each thing that is known."""
     import torch
     from gpu_sides import turn
@@ -164,6 +168,8 @@ def one(name, work, passes=(), granularities=GRANULARITIES):
     runs = [(g, p) for p in ("fp32", "fp16") for g in granularities]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         ahead = [pool.submit(compile_program, onnx, "stitch", "fp16", left_out) for left_out in passes]  # for bench
+        if beside:
+            ahead += [pool.submit(compile_program, onnx, g, "fp16", "", beside) for g in granularities]
         refused = dict(zip(runs, pool.map(lambda run: compile_program(onnx, *run), runs)))
         concurrent.futures.wait(ahead)
     row["refused"] = {f"{g} {p}": why for (g, p), why in refused.items() if why}
@@ -195,7 +201,11 @@ def one(name, work, passes=(), granularities=GRANULARITIES):
         for left_out in passes:
             times = bench(onnx, ["stitch"], left_out)
             row.setdefault("stitch_us_without", {})[left_out] = times.get("stitch") if isinstance(times, dict) else times
+        if beside:
+            row["beside_us"] = bench(onnx, granularities, "", beside)
     tell()
+    if not peer:
+        return
     try:
         time_torch(network.module.float(), feeds, row)
     except Exception as error:
@@ -209,7 +219,8 @@ def in_process(name, options, deadline):
     if left < 20:
         return {"network": name, "left_out": "no time was left"}
     words = [sys.executable, __file__, "--one", name, "--work", options.work, "--without", options.without,
-             "--granularities", options.granularities]
+             "--granularities", options.granularities, "--beside", options.beside,
+             *(["--no-peer"] if options.no_peer else [])]
     settings = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "1", "OBELISK_GPU_TURN": str(pathlib.Path(options.work) / "turn")}
     log = open(pathlib.Path(options.work) / f"{name}.log", "w")
     try:
@@ -237,6 +248,8 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--pictures", type=int, help="sides of pictures, where a network takes any")
     parser.add_argument("--without", default="", help="passes, each of which is left out once")
+    parser.add_argument("--beside", default="", help="another build of obelisk, timed in the same turn")
+    parser.add_argument("--no-peer", action="store_true", help="torch.compile is not timed")
     parser.add_argument("--granularities", default=",".join(GRANULARITIES))
     parser.add_argument("--one", metavar="NAME")
     options = parser.parse_args()
@@ -245,7 +258,7 @@ def main():
     pathlib.Path(options.work).mkdir(parents=True, exist_ok=True)
     if options.one:
         return one(options.one, pathlib.Path(options.work), [name for name in options.without.split(",") if name],
-                   options.granularities.split(","))
+                   options.granularities.split(","), options.beside, not options.no_peer)
     from gpu import Session
     from zoo_wide_networks import NETWORKS
     names = [name for name in NETWORKS if any(fnmatch.fnmatch(name, p) for p in options.names or ["*"])]

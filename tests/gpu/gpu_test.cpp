@@ -563,10 +563,10 @@ graph::Graph folded_norm(DType type, int64_t rows, int64_t width, int64_t column
 // rows by other tiles, the same bits.
 TEST_P(PipelinedGemm, NormsGoThroughProducts) {
   expect_pipelined([](DType type, int64_t rows) { return folded_norm(type, rows, 768, 320, true); },
-                   GetParam(), {1, 24, 50, 128}, 3, 1);
+                   GetParam(), {1, 24, 50, 128, 257}, 3, 1);
   expect_pipelined(
       [](DType type, int64_t rows) { return folded_norm(type, rows, 192, 128, false); }, GetParam(),
-      {40, 197}, 3, 1);
+      {40, 197, 257, 511}, 3, 1);
 }
 // Products of two inputs by plain tiles, since k is no multiple of 64, whose stages are longer
 // where the last tile has fewer columns: a worker has several tiles, wide ones before narrow ones.

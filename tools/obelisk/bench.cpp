@@ -34,9 +34,9 @@ constexpr double kQuietDeviation = 0.05, kQuietTail = 1.25;
 constexpr size_t kFewInRound = 3;
 constexpr int kDeviceRounds = 4;  // the sides in turn
 // Device times of a side: as many as --seconds allow, each of which takes 5 ms at most where a run
-// takes less.
-constexpr double kDeviceSeconds = 5e-3;
-constexpr int kFewestDeviceTimes = 8, kMostDeviceTimes = 100;
+// takes less. Of long runs, which vary by less than 1 %, fewer will do.
+constexpr double kDeviceSeconds = 5e-3, kLongRunSeconds = 20e-3;
+constexpr int kFewestDeviceTimes = 8, kFewestOfLongRuns = 4, kMostDeviceTimes = 100;
 constexpr size_t kFewRuns = 5;  // nothing can be said of fewer
 
 double seconds_since(Clock::time_point start) {
@@ -110,8 +110,9 @@ struct Ours : Side {
   Status time_device(double seconds) override {
     if (!report()) return ok_status();
     const double each = std::max(kDeviceSeconds, latencies.quantile(0) * 1e-6);
+    const int fewest = each < kLongRunSeconds ? kFewestDeviceTimes : kFewestOfLongRuns;
     const int count =
-        static_cast<int>(std::clamp<double>(seconds / each, kFewestDeviceTimes, kMostDeviceTimes));
+        static_cast<int>(std::clamp<double>(seconds / each, fewest, kMostDeviceTimes));
     TRY(const std::vector<double> times, runner.context->device_us(count / kDeviceRounds));
     device_us.us.insert(device_us.us.end(), times.begin(), times.end());
     return ok_status();
