@@ -2,11 +2,13 @@
 """More requests than the machine can answer: who is answered in time, by policy, beside Triton.
 
   bench/serve_overload.py [--triton FILE] [--load 1.2] [--cv 4] [--slo 5] [--seconds 20] [--rounds 3]
-                          [--server-cpus 0-3 --client-cpus 4-5] [--output bench/results/serve_overload.json]
+                          [--network products|steps] [--server-cpus 0-3 --client-cpus 4-5] [--output bench/results/serve_overload.json]
 
 Models of one architecture with weights of their own, some tens of milliseconds each on one core, so that the client takes little beside them. Each has its own arrivals: gaps are Gamma with
 the coefficient of variation CV, rates over the models by a power law of exponent 0.5, together LOAD times what the server answers
-in a closed loop (its capacity). A request's deadline is SLO times the time of one alone. Every side has the same arrivals, in turns.
+in a closed loop (its capacity). A request's deadline is SLO times the time of one alone.
+--network: products of 512 rows, which all threads share; or steps of an LSTM, which more threads hardly shorten, so that a server of
+many cores answers requests side by side, and bursts are shorter beside what it answers within a deadline. Every side has the same arrivals, in turns.
 Triton's backend (bench/serve_triton_identity.c) takes as much processor time as one of our runs; its queue rejects what has timed out.
 Client and server share the machine, each on processors of its own where they are given. Where it may, the client runs before
 the servers (nice -10), so that its clock tells when answers came, and not when it was its turn.
@@ -40,6 +42,7 @@ from onnx import TensorProto, helper, numpy_helper
 from serve import ROOT, wait_ready
 
 WIDTH, ROWS, LAYERS = 512, 512, 10
+HIDDEN, STEPS = 256, 1024
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [0.5] * WIDTH}]})
 CONFIG = """name: "{name}"
 backend: "identity"
@@ -51,9 +54,8 @@ dynamic_batching {{ default_queue_policy {{ timeout_action: REJECT allow_timeout
 """
 
 
-def write_model(folder, seed):
+def products(random_):
     """A row, ROWS times with other offsets, through LAYERS products; the mean of the rows."""
-    random_ = np.random.default_rng(seed)
     nodes, weights, last = [], [], "rows"
     weights.append(numpy_helper.from_array(random_.standard_normal((ROWS, WIDTH), dtype=np.float32), "offsets"))
     nodes.append(helper.make_node("Add", ["x", "offsets"], ["rows"]))
@@ -62,9 +64,25 @@ def write_model(folder, seed):
         nodes += [helper.make_node("MatMul", [last, f"w{k}"], [f"p{k}"]), helper.make_node("Relu", [f"p{k}"], [f"r{k}"])]
         last = f"r{k}"
     nodes.append(helper.make_node("ReduceMean", [last], ["y"], axes=[0], keepdims=1))
+    return nodes, weights
+
+
+def steps(random_):
+    """A row, STEPS times with other offsets, through an LSTM, one step after another; its last state through a product."""
+    def weight(name, *dims):
+        weights.append(numpy_helper.from_array((random_.standard_normal(dims) / dims[-1] ** 0.5).astype(np.float32), name))
+    weights = [numpy_helper.from_array(np.array([STEPS, 1, WIDTH]), "shape"), numpy_helper.from_array(np.array([0]), "first")]
+    weight("offsets", STEPS, WIDTH), weight("w", 1, 4 * HIDDEN, WIDTH), weight("r", 1, 4 * HIDDEN, HIDDEN), weight("last", HIDDEN, WIDTH)
+    return [helper.make_node("Add", ["x", "offsets"], ["rows"]), helper.make_node("Reshape", ["rows", "shape"], ["steps"]),
+            helper.make_node("LSTM", ["steps", "w", "r"], ["", "state"], hidden_size=HIDDEN),
+            helper.make_node("Squeeze", ["state", "first"], ["row"]), helper.make_node("MatMul", ["row", "last"], ["y"])], weights
+
+
+def write_model(folder, seed, network):
+    nodes, weights = network(np.random.default_rng(seed))
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, WIDTH]) for name in "xy"]
     folder.mkdir(parents=True)
-    onnx.save(helper.make_model(helper.make_graph(nodes, "chain", values[:1], values[1:], weights),
+    onnx.save(helper.make_model(helper.make_graph(nodes, network.__name__, values[:1], values[1:], weights),
                                 opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx")
 
 
@@ -198,6 +216,7 @@ def main():
     parser.add_argument("--triton")
     parser.add_argument("--load", type=float, default=1.2)
     parser.add_argument("--cv", type=float, default=4)
+    parser.add_argument("--network", choices=("products", "steps"), default="products")
     parser.add_argument("--slo", type=float, default=5)
     parser.add_argument("--models", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=20)
@@ -220,7 +239,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for k, model in enumerate(models):
-            write_model(folder / "obelisk" / model, k)
+            write_model(folder / "obelisk" / model, k, {"products": products, "steps": steps}[given.network])
         ports, words = {}, {}
         for k, policy in enumerate(given.policies.split(",")):
             ports[policy] = 8320 + k
@@ -290,7 +309,7 @@ def main():
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
         "command": "bench/serve_overload.py" + (" --triton tritonserver" if given.triton else "")
-                   + f" --load {given.load:g} --cv {given.cv:g} --slo {given.slo:g} --models {given.models} --seconds {given.seconds:g} --rounds {given.rounds} --policies {given.policies} --threads {given.threads}"
+                   + (f" --network {given.network}" if given.network != "products" else "") + f" --load {given.load:g} --cv {given.cv:g} --slo {given.slo:g} --models {given.models} --seconds {given.seconds:g} --rounds {given.rounds} --policies {given.policies} --threads {given.threads}"
                    + ("" if given.server_cpus & given.client_cpus else f" --server-cpus {spelled(given.server_cpus)} --client-cpus {spelled(given.client_cpus)}"),
         "note": given.note, "alone_us": round(one * 1e6), "deadline_us": round(deadline * 1e6),
         "capacity_per_second": {side: round(value, 1) for side, value in capacities.items()},

@@ -386,15 +386,17 @@ Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source&
   for_each_on_all_cores(wanted.size(), [&](size_t k) {
     if (k > 0 && !wanted[k].measures() && like[k] == k) make(k, true);
   });
-  std::shared_ptr<runtime::DeviceWeights> weights;
-  for (size_t k = 1; k < wanted.size(); ++k) {
-    if (like[k] == k || !made[like[k]].ok()) continue;
-    if (!weights) {
-      TRY(weights, runtime::DeviceWeights::create(machine.gpu));
-    }
-    auto runner = make_reordered(wanted[k].flags, *candidates[like[k]].runner, weights);
-    if (!runner.ok()) return runner.error();
-    candidates[k] = {std::move(*runner), wanted[k].dispatch};
+  std::vector<size_t> reordered;
+  for (size_t k = 1; k < wanted.size(); ++k)
+    if (like[k] != k && made[like[k]].ok()) reordered.push_back(k);
+  if (!reordered.empty()) {
+    TRY(const auto weights, runtime::DeviceWeights::create(machine.gpu));
+    for_each_on_all_cores(reordered.size(), [&](size_t at) {
+      const size_t k = reordered[at];
+      auto runner = make_reordered(wanted[k].flags, *candidates[like[k]].runner, weights);
+      if (!runner.ok()) return made[k] = runner.error(), void();
+      candidates[k] = {std::move(*runner), wanted[k].dispatch};
+    });
   }
   for (size_t k = 1; k < wanted.size(); ++k)
     if (wanted[k].measures()) make(k, false);
