@@ -2,7 +2,7 @@
 """Networks of the wide zoo on a GPU: answers beside PyTorch's in f32, and device time beside torch.compile.
 
     gpu_zoo.py [NAME…] [--count 100] [--jobs 14] [--within 560] [--pictures 224] [--without PASS,…]
-               [--beside PROGRAM] [--no-peer] [--out FILE.json]
+               [--dispatch waves] [--beside PROGRAM] [--no-peer] [--out FILE.json]
 
 Each network is a process: it makes the module, exports it, asks PyTorch (f32, f16, torch.compile of
 f16) and obelisk (op, stitch, mono; fp32, fp16) for answers to the same inputs, and times both. What
@@ -13,6 +13,7 @@ use the CPU meanwhile.
 --granularities: of op, stitch and mono, those that are compiled, compared and timed.
 --without: each pass is left out once (several at once where a + joins them), and "stitch" is timed
 beside what it takes with all of them.
+--dispatch: how kernels are ordered; without it each network's quickest way is measured.
 --beside: another build of obelisk, whose device times are measured in the same turn.
 --no-peer: torch.compile is not timed.
 
@@ -43,6 +44,8 @@ os.environ.setdefault("OBELISK_PYTHON", sys.executable)  # whose packages have t
 BIN = next((p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin")
 FP32, FP16 = 2e-4, 5e-3
 GRANULARITIES = ("op", "stitch", "mono")
+DISPATCH = os.environ.get("OBELISK_ZOO_DISPATCH")  # of each network's process
+OF_DISPATCH = ["--dispatch", DISPATCH] if DISPATCH else []
 
 
 def error_of(got, wanted):
@@ -82,7 +85,7 @@ def time_torch(module, tensors, row):
 
 def compile_program(onnx, granularity, precision, without="", program=BIN / "obelisk"):
     words = ["compile", onnx, "--target", "cuda", "--granularity", granularity, "--precision",
-             precision, "--verify", "off", "--to", "load", *(["--disable", without.replace("+", ",")] if without else [])]
+             precision, "--verify", "off", "--to", "load", *OF_DISPATCH, *(["--disable", without.replace("+", ",")] if without else [])]
     done = subprocess.run([program, *words], capture_output=True, text=True, timeout=200)
     return done.stderr.strip()[:300] if done.returncode else ""
 
@@ -114,7 +117,7 @@ def obelisk_answers(onnx, folder, runs, feeds, outputs):
 def bench(onnx, granularities, without="", program=BIN / "obelisk"):
     """{granularity: device time in us}, in fp16; or what stopped it."""
     words = ["bench", onnx, "--target", "cuda", "--granularity", ",".join(granularities), "--precision", "fp16",
-             "--seconds", "0.2", "--json", *(["--disable", without.replace("+", ",")] if without else [])]
+             "--seconds", "0.2", "--json", *OF_DISPATCH, *(["--disable", without.replace("+", ",")] if without else [])]
     unverified = ["--verify", "off"] if b"--verify" in subprocess.run([program, "bench", "--help"], capture_output=True).stdout else []
     done = subprocess.run([program, *words, *unverified], capture_output=True, text=True, timeout=200)
     try:
@@ -248,6 +251,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--pictures", type=int, help="sides of pictures, where a network takes any")
     parser.add_argument("--without", default="", help="passes, each of which is left out once")
+    parser.add_argument("--dispatch", help="of graphs of kernels")
     parser.add_argument("--beside", default="", help="another build of obelisk, timed in the same turn")
     parser.add_argument("--no-peer", action="store_true", help="torch.compile is not timed")
     parser.add_argument("--granularities", default=",".join(GRANULARITIES))
@@ -255,6 +259,8 @@ def main():
     options = parser.parse_args()
     if options.pictures:
         os.environ["OBELISK_ZOO_PICTURES"] = str(options.pictures)  # zoo_wide_networks.py, here and in each network's process
+    if options.dispatch:
+        os.environ["OBELISK_ZOO_DISPATCH"] = options.dispatch
     pathlib.Path(options.work).mkdir(parents=True, exist_ok=True)
     if options.one:
         return one(options.one, pathlib.Path(options.work), [name for name in options.without.split(",") if name],
