@@ -13,6 +13,7 @@ use the CPU meanwhile.
 --granularities: of op, stitch and mono, those that are compiled, compared and timed.
 --without: each pass is left out once (several at once where a + joins them), and "stitch" is timed
 beside what it takes with all of them.
+--precisions: of fp32 and fp16, those in which answers are compared.
 --dispatch: how kernels are ordered; without it each network's quickest way is measured.
 --beside: another build of obelisk, whose device times are measured in the same turn.
 --no-peer: torch.compile is not timed.
@@ -44,6 +45,7 @@ os.environ.setdefault("OBELISK_PYTHON", sys.executable)  # whose packages have t
 BIN = next((p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin")
 FP32, FP16 = 2e-4, 5e-3
 GRANULARITIES = ("op", "stitch", "mono")
+PRECISIONS = os.environ.get("OBELISK_ZOO_PRECISIONS", "fp32,fp16").split(",")  # of each network's process
 DISPATCH = os.environ.get("OBELISK_ZOO_DISPATCH")  # of each network's process
 OF_DISPATCH = ["--dispatch", DISPATCH] if DISPATCH else []
 
@@ -100,7 +102,7 @@ def obelisk_answers(onnx, folder, runs, feeds, outputs):
     for granularity, precision in runs:
         folders[granularity, precision] = folder / f"{granularity}.{precision}"
         lines.append(json.dumps(["run", str(onnx), "--inputs", str(folder / "inputs.npz"), "--target", "cuda",
-                                 "--granularity", granularity, "--precision", precision, *unverified,
+                                 "--granularity", granularity, "--precision", precision, *OF_DISPATCH, *unverified,
                                  "--output-dir", str(folders[granularity, precision])]))
     done = subprocess.run([BIN / "obelisk", "batch"], input="\n".join(lines) + "\n", capture_output=True,
                           text=True, timeout=200)
@@ -151,6 +153,16 @@ def one(name, work, passes=(), granularities=GRANULARITIES, beside="", peer=True
         return tell()
     onnx = folder / f"{name}.onnx"
     feeds, others = tensors(card, 7), tensors(card, 8)
+    runs = [(g, p) for p in PRECISIONS for g in granularities]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        ahead = [pool.submit(compile_program, onnx, "stitch", "fp16", left_out) for left_out in passes]  # for bench
+        if beside:
+            ahead += [pool.submit(compile_program, onnx, g, "fp16", "", beside) for g in granularities]
+        refused = dict(zip(runs, pool.map(lambda run: compile_program(onnx, *run), runs)))
+        concurrent.futures.wait(ahead)
+    row["refused"] = {f"{g} {p}": why for (g, p), why in refused.items() if why}
+    runs = [run for run in runs if not refused[run]]
+    torch.zeros(1, device="cuda")  # the context: seconds, that nobody needs to wait for
     with turn():
         wanted = on_gpu(network.module, feeds, torch.float32)
         moved = min(error_of(a, b) for a, b in zip(on_gpu(network.module, others, torch.float32), wanted))
@@ -168,15 +180,6 @@ def one(name, work, passes=(), granularities=GRANULARITIES, beside="", peer=True
             row["torch_fp16"] = reason(error)
             row["torch_fp16_error"] = None
         network.module.float()
-    runs = [(g, p) for p in ("fp32", "fp16") for g in granularities]
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        ahead = [pool.submit(compile_program, onnx, "stitch", "fp16", left_out) for left_out in passes]  # for bench
-        if beside:
-            ahead += [pool.submit(compile_program, onnx, g, "fp16", "", beside) for g in granularities]
-        refused = dict(zip(runs, pool.map(lambda run: compile_program(onnx, *run), runs)))
-        concurrent.futures.wait(ahead)
-    row["refused"] = {f"{g} {p}": why for (g, p), why in refused.items() if why}
-    runs = [run for run in runs if not refused[run]]
     import onnx as onnx_library
     model = onnx_library.load(onnx, load_external_data=False)
     taken = {value.name for value in model.graph.input}
@@ -252,6 +255,7 @@ def main():
     parser.add_argument("--pictures", type=int, help="sides of pictures, where a network takes any")
     parser.add_argument("--without", default="", help="passes, each of which is left out once")
     parser.add_argument("--dispatch", help="of graphs of kernels")
+    parser.add_argument("--precisions", help="of fp32 and fp16, in which answers are compared")
     parser.add_argument("--beside", default="", help="another build of obelisk, timed in the same turn")
     parser.add_argument("--no-peer", action="store_true", help="torch.compile is not timed")
     parser.add_argument("--granularities", default=",".join(GRANULARITIES))
@@ -259,6 +263,8 @@ def main():
     options = parser.parse_args()
     if options.pictures:
         os.environ["OBELISK_ZOO_PICTURES"] = str(options.pictures)  # zoo_wide_networks.py, here and in each network's process
+    if options.precisions:
+        os.environ["OBELISK_ZOO_PRECISIONS"] = options.precisions
     if options.dispatch:
         os.environ["OBELISK_ZOO_DISPATCH"] = options.dispatch
     pathlib.Path(options.work).mkdir(parents=True, exist_ok=True)

@@ -81,6 +81,7 @@ std::vector<machine::Strategy> strategies_for(const machine::Machine& machine,
                                .dataflow = options.disabled.count("dataflow") == 0,
                                .batch_invariant = options.batch_invariant,
                                .tall_gemm = options.disabled.count("tall_gemm") == 0,
+                               .gemm_tile = options.gemm_tile,
                                .placement = placement_of(options),
                                .tf32 = options.passes.precision == passes::Precision::kTf32}));
   return strategies;

@@ -72,9 +72,10 @@ struct Options {
   bool wants_dispatch = false;  // Compilation::dispatching also where waves are what runs
   bool batch_invariant =
       false;  // of a GPU: a row has the same bits in a program of any batch (a core's have anyway)
-  bool host_tail = false;  // nodes whose shapes depend on data may run on the host, after the
-                           // program: Compilation::tail
-  std::string to;          // the last step; empty: all
+  machine::GemmTile gemm_tile;  // of a GPU: of pipelined GEMMs, where they can have it
+  bool host_tail = false;       // nodes whose shapes depend on data may run on the host, after the
+                                // program: Compilation::tail
+  std::string to;               // the last step; empty: all
   std::set<std::string> explain;  // steps whose decisions are kept in Compilation::explanations
   std::function<void(std::string_view step, double done)> progress;
   std::function<bool()> interrupted;

@@ -67,6 +67,7 @@ struct Wishes {
   bool dataflow = true;                          // where it can be
   bool batch_invariant = false;
   bool tall_gemm = true;
+  GemmTile gemm_tile;
   Placement placement = Placement::kWaves;  // of one kernel
   bool tf32 = false;
 };

@@ -16,6 +16,7 @@ std::optional<Granularity> parse_granularity(std::string_view name) {
 Strategy strategy_for(const Machine& machine, const Wishes& wishes) {
   Strategy strategy{.batch_invariant = wishes.batch_invariant,
                     .tall_gemm = wishes.tall_gemm,
+                    .gemm_tile = wishes.gemm_tile,
                     .tf32 = wishes.tf32};
   if (machine.family != Family::kCuda) return strategy;
   strategy.granularity = wishes.granularity;

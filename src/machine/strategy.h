@@ -40,6 +40,11 @@ enum class Placement : uint8_t {
   kQuicker,     // kCritical where that is predicted to take less than kWaves, else kWaves
 };
 
+/// Rows and columns of a tile; 0: those that are predicted to be quickest.
+struct GemmTile {
+  int64_t rows = 0, columns = 0;
+};
+
 struct Strategy {
   Granularity granularity = Granularity::kThreads;
   Sync sync = Sync::kBarrier;
@@ -52,6 +57,7 @@ struct Strategy {
   bool batch_invariant =
       false;  // no choice that changes the order of a sum looks at how many rows there are
   bool tall_gemm = true;                    // pipelined GEMMs may have tiles of more than 64 rows
+  GemmTile gemm_tile;                       // which ones pipelined GEMMs take where they can
   Placement placement = Placement::kWaves;  // of one kernel
   bool tf32 = false;  // GEMMs, convolutions and attention of f32 multiply numbers rounded to tf32
                       // where a tile computes them

@@ -138,6 +138,9 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
                                     .parts = words ? shape.split_k : 1};
     for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
       if (words && columns < n && columns % shape.b_together != 0) continue;  // all of a box comes
+      if (shape.only.rows != 0 &&
+          (rows != shape.only.rows || std::min(columns, n) != shape.only.columns))
+        continue;
       tile.columns = std::min(columns, n) * shape.b_count;
       const int64_t across = (n + columns - 1) / columns, count = shape.matrices * each * across;
       if (shape.activations || words)
@@ -367,12 +370,19 @@ bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& task
       .k = product.k[0].extent,
       .split_k = product.split_k,
       .activations = activations,
-      .b_together = activations && boxes->k_rows ? kernels::pipelined_bounds::kBoxBytes / size : 1};
+      .b_together = activations && boxes->k_rows ? kernels::pipelined_bounds::kBoxBytes / size : 1,
+      .only = cut.strategy.gemm_tile};
   if (shape.columns * shape.b_count % 2 != 0) return false;  // sums are stored in pairs
-  const auto [best, parts] =
-      quickest_in_parts(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm);
+  const auto quickest = [&] {
+    return quickest_in_parts(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm);
+  };
+  CutInParts found = quickest();
+  const bool as_asked = shape.only.rows != 0 && found.cut.rows != 0;
+  if (shape.only.rows != 0 && !as_asked) shape.only = {}, found = quickest();
+  const auto [best, parts] = found;
   using kernels::pipelined_bounds::kF32ListedOver;
-  if (best.rows == 0 || (other && best.all >= (exact ? kF32ListedOver : 1) * *other)) return false;
+  if (best.rows == 0 || (!as_asked && other && best.all >= (exact ? kF32ListedOver : 1) * *other))
+    return false;
   work.tile_rows = best.rows, work.tile_columns = best.columns, work.task_nanos = best.nanos;
   work.form = PipelinedGemm{.a = *matrix,
                             .tall = best.rows > kernels::pipelined_bounds::kTileRows,

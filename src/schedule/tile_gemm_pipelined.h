@@ -27,6 +27,7 @@ struct PipelinedShape {
   int64_t columns = 0, b_count = 1, k = 0, split_k = 1;
   bool activations = false;  // B is no constant weight
   int64_t b_together = 1;    // then: columns of B come by so many
+  machine::GemmTile only{};  // the one that is asked for
 };
 struct PipelinedCut {
   int64_t rows = 0, columns = 0;  // of a tile; 0: there is none

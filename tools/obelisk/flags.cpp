@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cinttypes>
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <fstream>
 #include <sstream>
 
@@ -216,6 +218,9 @@ void add_machine(CLI::App& verb, Flags& flags) {
       ->check(CLI::Range(0, 1024));
   verb.add_option("--sms", flags.sms, "virtual SMs that the table is made for; 0: one a worker")
       ->check(CLI::Range(0, 4096));
+  verb.add_option("--gemm-tile", flags.gemm_tile,
+                  "on a GPU: ROWSxCOLUMNS of pipelined GEMMs' tiles, where they can have them, in "
+                  "place of those predicted to be quickest");
   verb.add_option("--compiler", flags.compiler, "the C++ compiler that builds bodies");
   verb.add_option("--cache", flags.cache, "folder of the object cache, or off");
   verb.add_flag("--check-tables", flags.check_tables,
@@ -249,6 +254,17 @@ void add_verify(CLI::App& verb, Flags& flags, double seconds) {
 void add_steps(CLI::App& verb, Flags& flags) {
   verb.add_option("--to", flags.to, "stop after a step and print what it made");
   verb.add_option("--explain", flags.explain, "print the decisions of steps")->delimiter(',');
+}
+
+/// "128x96".
+Result<machine::GemmTile> gemm_tile_of(const std::string& text) {
+  machine::GemmTile tile;
+  int end = 0;
+  if (sscanf(text.c_str(), "%5" SCNd64 "x%5" SCNd64 "%n", &tile.rows, &tile.columns, &end) != 2 ||
+      static_cast<size_t>(end) != text.size() || tile.rows < 1 || tile.columns < 1)
+    return Error{Code::kUsage, "cli", "--gemm-tile " + text + " is no tile", "",
+                 "rows and columns: 128x96"};
+  return tile;
 }
 
 Result<compiler::FoundMachine> machine_from(const Flags& flags) {
@@ -293,6 +309,9 @@ Result<compiler::Options> options_from(const Flags& flags) {
   options.load.compiler = flags.compiler;
   options.load.cache_dir = flags.cache;
   options.batch_invariant = flags.batch_invariant, options.check_tables = flags.check_tables;
+  if (!flags.gemm_tile.empty()) {
+    TRY(options.gemm_tile, gemm_tile_of(flags.gemm_tile));
+  }
   options.disabled.insert(flags.disabled.begin(), flags.disabled.end());
   options.explain.insert(flags.explain.begin(), flags.explain.end());
   options.to = flags.to;

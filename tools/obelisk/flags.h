@@ -38,6 +38,7 @@ struct Flags {
   std::vector<std::string> disabled, explain;
   std::string to;
   int sms = 0, threads = 0;
+  std::string gemm_tile;
   std::string dispatch, launch_order, dispatch_from;  // of a graph of kernels
   int streams = 0;
   double search_seconds = 0;  // of --dispatch auto

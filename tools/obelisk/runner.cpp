@@ -82,13 +82,15 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
                    "--portable compiles its graph again"};
     const bool other = flags.granularity != "auto" &&
                        flags.granularity != to_string(source.compiled.program->granularity);
-    if (flags.sms > 0 || flags.batch_invariant || !flags.disabled.empty() || other)
+    if (flags.sms > 0 || flags.batch_invariant || !flags.disabled.empty() ||
+        !flags.gemm_tile.empty() || other)
       return Error{Code::kUsage, "cli",
                    fmt::format("a compiled file runs as it is: {} comes too late",
-                               flags.sms > 0           ? "--sms"
-                               : flags.batch_invariant ? "--batch-invariant"
-                               : other                 ? "--granularity " + flags.granularity
-                                                       : "--disable"),
+                               flags.sms > 0              ? "--sms"
+                               : flags.batch_invariant    ? "--batch-invariant"
+                               : !flags.gemm_tile.empty() ? "--gemm-tile"
+                               : other                    ? "--granularity " + flags.granularity
+                                                          : "--disable"),
                    "", "leave it out, or compile the model again"};
     TRY(runner->executable, runtime::load(source.compiled.program, options.load));
     if (const std::string& why = runner->executable->report().not_carried; !why.empty())
