@@ -4,7 +4,7 @@
     gpu_tiles.py [--shapes 197x768x3072,…] [--prepare] [--most 14] [--jobs 12] [--out FILE.json]
 
 A shape is ROWSxDEPTHxCOLUMNS of a product by constant weights and a bias, of networks whose times the cost model was not
-fitted to. Each is a graph of `--copies` such products by weights of their own, one after another, compiled with the tile
+fitted to. Each is a graph of `--copies` such products by inputs and weights of their own, one after another, compiled with the tile
 that the compiler chooses and with each other tile of a pipelined GEMM (--gemm-tile) that makes it at least `--fewest` tasks;
 of those the `--most` that are nearest to a task a multiprocessor. Rows hold device microseconds a product: `chosen_us` and
 `chosen` (rows, columns), `tuned_us` and `tuned` of the quickest, `share`: tuned over chosen, the speed that the prediction
@@ -49,6 +49,7 @@ SHAPES = {
     "segformer_b0": ["1024x160x640"],
     "t5_large, 160 tokens": ["160x1024x2816"],
 }
+TILES = re.compile(r"product MatMul Add: [^,]*, tiles (\d+) x (\d+)")  # as --explain schedule says
 COLUMNS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 192)
 
 
@@ -62,10 +63,11 @@ def write_model(path, rows, depth, columns, copies):
     for k in range(copies):
         weights.append(numpy_helper.from_array((random.standard_normal((depth, columns)) / depth**0.5).astype("f2"), f"w{k}"))
         weights.append(numpy_helper.from_array(random.standard_normal(columns).astype("f2"), f"b{k}"))
-        nodes.append(helper.make_node("MatMul", ["x", f"w{k}"], [f"p{k}"]))
+        nodes.append(helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"p{k}"]))
         nodes.append(helper.make_node("Add", [f"p{k}", f"b{k}"], [f"y{k}"]))
         outputs.append(helper.make_tensor_value_info(f"y{k}", TensorProto.FLOAT16, [rows, columns]))
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [rows, depth])]
+    # Of inputs of their own: products of one input would become one.
+    inputs = [helper.make_tensor_value_info(f"x{k}", TensorProto.FLOAT16, [rows, depth]) for k in range(copies)]
     graph = helper.make_graph(nodes, "products", inputs, outputs, weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
@@ -110,7 +112,7 @@ class Bench:
 def tile_of(bench, model, tile):
     """Rows and columns that the products get."""
     done, out, _ = call([BIN / "obelisk", *bench.words("compile", model, tile), "--to", "schedule", "--explain", "schedule"], 100)
-    found = re.findall(r"product MatMul Add: [^,]*, tiles (\d+) x (\d+)", out)
+    found = TILES.findall(out)
     return tuple(map(int, found[0])) if done == 0 and found else None
 
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from conftest import ROOT, VERBS, random, save
 from obelisk_backend import write_npz
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 USAGE, BAD_MODEL, UNSUPPORTED = 1, 2, 3
 ROWS = ["--shape", "rows=3"]
@@ -633,7 +633,7 @@ def test_what_would_be_ignored_is_refused(obelisk, mlp):
     told = obelisk("compile", mlp, *ROWS, "--shape", "rows=4", "-o", "m.obk", code=USAGE).err
     assert "binds 'rows' to 4" in told
     obelisk("compile", mlp, *ROWS, "--shape", "rows=3", "-o", "m.obk", code=0)
-    for flag in ("--sms=7", "--disable=expand", "--batch-invariant"):
+    for flag in ("--sms=7", "--disable=expand", "--batch-invariant", "--gemm-tile=64x64"):
         assert "too late" in obelisk("run", "m.obk", "--seed", "1", flag, code=USAGE).err
         obelisk("run", "m.obk", "--seed", "1", flag, "--portable", code=0)
 
@@ -695,6 +695,25 @@ def test_barriers_are_told_as_they_would_be_and_as_they_are(obelisk, tmp_path):
     told = obelisk("compile", "four.ir", "-o", "m.obk", "--target", "cpu", "--explain=schedule", code=0).out
     assert "4 works in 1 waves" in told
     assert "3 barriers where works ran one by one, 0 between waves" in told
+
+
+def test_gemms_take_the_tile_that_is_asked_for_where_they_can(obelisk, tmp_path):
+    weights = numpy_helper.from_array(np.ones((768, 768), np.float16), "w")
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [256, 768]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", values[:1], values[1:], [weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "product.onnx")
+
+    def tile(*flags, code=0):
+        machine = ("--target", "sm_90a", "--granularity", "stitch", "--to", "schedule", "--explain", "schedule")
+        done = obelisk("compile", "product.onnx", *machine, *flags, code=code)
+        return re.findall(r"product MatMul: .*?tiles (\d+ x \d+)", done.out) if code == 0 else done.err
+
+    chosen = tile()
+    assert chosen != ["128 x 144"]
+    assert tile("--gemm-tile", "128x144") == ["128 x 144"] and tile("--gemm-tile", "64x32") == ["64 x 32"]
+    assert tile("--gemm-tile", "100x144") == tile("--gemm-tile", "128x16000") == chosen
+    for text in ("128", "128x", "x96", "0x96", "128x-1", "128x96x2", "128 x 96,", "128x123456"):
+        assert "--gemm-tile" in tile("--gemm-tile=" + text, code=USAGE), text
 
 
 def test_a_batch_of_products_is_split_behind_its_full_rounds(obelisk, tmp_path):
