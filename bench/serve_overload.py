@@ -43,6 +43,7 @@ from serve import ROOT, wait_ready
 
 WIDTH, ROWS, LAYERS = 512, 512, 10
 HIDDEN, STEPS = 256, 1024
+WIDE, DEEP = 4096, 12
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [0.5] * WIDTH}]})
 CONFIG = """name: "{name}"
 backend: "identity"
@@ -78,12 +79,25 @@ def steps(random_):
             helper.make_node("Squeeze", ["state", "first"], ["row"]), helper.make_node("MatMul", ["row", "last"], ["y"])], weights
 
 
-def write_model(folder, seed, network):
+def layers(random_):
+    """Rows through LAYERS products of WIDE x WIDE, whose weights are longer than caches: a batch takes little longer than a row."""
+    nodes, weights, last = [], [], "x"
+    for k, (rows, columns) in enumerate([(WIDTH, WIDE), *[(WIDE, WIDE)] * DEEP, (WIDE, WIDTH)]):
+        weights.append(numpy_helper.from_array(random_.standard_normal((rows, columns), dtype=np.float32) / np.float32(rows ** 0.5), f"w{k}"))
+        nodes += [helper.make_node("MatMul", [last, f"w{k}"], [f"p{k}"]), helper.make_node("Relu", [f"p{k}"], ["y" if rows == WIDE and columns == WIDTH else f"r{k}"])]
+        last = f"r{k}"
+    return nodes, weights
+
+
+def write_model(folder, seed, network, batch):
     nodes, weights = network(np.random.default_rng(seed))
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, WIDTH]) for name in "xy"]
+    rows = 1 if batch == 1 else "rows"
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, WIDTH]) for name in "xy"]
     folder.mkdir(parents=True)
     onnx.save(helper.make_model(helper.make_graph(nodes, network.__name__, values[:1], values[1:], weights),
                                 opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx")
+    if batch > 1:
+        (folder / "model.toml").write_text(f"batch = {batch}\n")
 
 
 class Client:
@@ -166,6 +180,12 @@ def counted(port):
             for name in ("obelisk_deadline_requests", "obelisk_deadline_met")]
 
 
+def to_come(port):
+    """Programs of a server of ours that are still to be compiled."""
+    live = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/live.json", timeout=30))
+    return sum(model["programs_to_come"] for model in live["models"])
+
+
 def arrivals_of(models, rate, cv, seconds, seed):
     random_ = random.Random(seed)
     shares = [(k + 1) ** -0.5 for k in range(len(models))]
@@ -216,7 +236,8 @@ def main():
     parser.add_argument("--triton")
     parser.add_argument("--load", type=float, default=1.2)
     parser.add_argument("--cv", type=float, default=4)
-    parser.add_argument("--network", choices=("products", "steps"), default="products")
+    parser.add_argument("--network", choices=("products", "steps", "layers"), default="products")
+    parser.add_argument("--batch", type=int, default=1, help="requests of a model that may run together; of layers")
     parser.add_argument("--slo", type=float, default=5)
     parser.add_argument("--models", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=20)
@@ -229,7 +250,7 @@ def main():
     parser.add_argument("--note", default="")
     given = parser.parse_args()
     models = [f"m{k}" for k in range(given.models)]
-    running = {}
+    running, callers = {}, 2 * given.threads * given.batch
 
     def started(line, **more):
         return subprocess.Popen([str(word) for word in line], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -239,7 +260,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for k, model in enumerate(models):
-            write_model(folder / "obelisk" / model, k, {"products": products, "steps": steps}[given.network])
+            write_model(folder / "obelisk" / model, k, {"products": products, "steps": steps, "layers": layers}[given.network], given.batch)
         ports, words = {}, {}
         for k, policy in enumerate(given.policies.split(",")):
             ports[policy] = 8320 + k
@@ -254,7 +275,9 @@ def main():
             for side, line in words.items():
                 running[side] = started(line)
                 wait_ready(ports[side], running[side], 60 + 10 * given.models)
-                time.sleep(max(1, given.models / 4))  # programs of other widths are compiled behind the first
+                time.sleep(1)
+                while to_come(ports[side]):  # programs of other widths and batches are compiled behind the first
+                    time.sleep(0.2)
             first = next(iter(words))
             only(first)
             one = ahead(alone(ports[first], models))
@@ -274,14 +297,14 @@ def main():
             capacities = {}
             for side in words:
                 only(side)
-                capacities[side] = ahead(capacity(ports[side], models, given.seconds / 4, 2 * given.threads))
+                capacities[side] = ahead(capacity(ports[side], models, given.seconds / 4, callers))
             most, deadline = max(capacities.values()), given.slo * one
             best = max(capacities, key=capacities.get)
 
             def speed():
                 """Its capacity now: machines that are shared with others do not always run as fast."""
                 only(best)
-                return ahead(capacity(ports[best], models, given.seconds / 8, 2 * given.threads))
+                return ahead(capacity(ports[best], models, given.seconds / 8, callers))
             found = {side: [] for side in words}
             for turn in range(given.rounds):
                 arrivals = arrivals_of(models, given.load * most, given.cv, given.seconds, turn)

@@ -39,16 +39,19 @@ bool is_of_columns(const Graph& graph, ValueId bias) {
 /// What a Gemm's rows are flattened from, or they themselves. Rows that a transpose or slice has
 /// put there stay flat: a tile reads rows of many small matrices worse.
 ValueId rows_of(const Graph& graph, ValueId a) {
-  const NodeId reshape = graph.producer(a, Op::Reshape);
-  if (reshape == kNone) return a;
-  const ValueId whole = graph.node(reshape).inputs[0];
+  const auto keeps_rows = [&](ValueId whole) {
+    const Shape& shape = graph.type(whole).shape;
+    return shape.size() >= 2 && shape.back() > 0 && shape.back() == graph.type(a).shape.back();
+  };
+  ValueId whole = a, rows = a;
+  for (NodeId n; (n = graph.producer(whole, Op::Reshape)) != kNone;) {
+    whole = graph.node(n).inputs[0];
+    if (keeps_rows(whole)) rows = whole;
+  }
   const NodeId maker = graph.value(whole).producer;
   const bool moved = maker != kNone && !keeps_order(graph.node(maker).op) &&
                      ops::row(graph.node(maker).op).kind == ops::Kind::kMove;
-  const Shape& shape = graph.type(whole).shape;
-  const bool keeps_rows =
-      shape.size() >= 2 && shape.back() > 0 && shape.back() == graph.type(a).shape.back();
-  return keeps_rows && !moved ? whole : a;
+  return moved ? a : rows;
 }
 
 void rewrite(Graph& graph, const Product& product) {

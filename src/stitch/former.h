@@ -58,7 +58,7 @@ class Former {
   void place_anchor(NodeId n, Draft draft, int column, const std::vector<ValueId>& reads);
 
   // ---- place_statistics.cpp
-  bool leaves_partials(ValueId x, const Product& reader);
+  bool leaves_partials(ValueId rows, const Product& reader);
   void place_statistics(NodeId n);
 
   // ---- join_groups.cpp

@@ -3,9 +3,10 @@
 
 namespace obelisk::stitch {
 
-/// Whether the body of a product stores `x` as the rows that `reader` multiplies: it then leaves
+/// Whether the body of a product stores `rows` as the rows that `reader` multiplies: it then leaves
 /// partial statistics of them, for it has them in registers.
-bool Former::leaves_partials(ValueId x, const Product& reader) {
+bool Former::leaves_partials(ValueId rows, const Product& reader) {
+  const ValueId x = views_.rows_behind(rows);
   const int id = out_.group_of[x];
   if (id < 0 || out_.drafts[id].group.kind != GroupKind::kProduct || reader.a != x ||
       !reader.batch.empty())

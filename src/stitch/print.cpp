@@ -96,9 +96,12 @@ std::string print(const Graph& graph, const Plan& plan, bool edges) {
         return count;
       };
       const Product& p = group.product;
-      out +=
-          fmt::format("  tile = %{} x %{}: batch {} m {} n {} k {}{}\n", p.a, p.b, extent(p.batch),
-                      extent(p.m), extent(p.n), extent(p.k), p.tf32 ? ", tf32" : "");
+      out += fmt::format(
+          "  tile = %{} x %{}: batch {} m {} n {} k {}{}{}\n", p.a, p.b, extent(p.batch),
+          extent(p.m), extent(p.n), extent(p.k), p.tf32 ? ", tf32" : "",
+          !p.statistics.wanted       ? ""
+          : p.statistics.of_partials ? ", and statistics of its rows, joined from parts"
+                                     : ", and statistics of its rows");
     }
     if (group.kind == GroupKind::kConv) {
       const ConvTile& c = group.conv;

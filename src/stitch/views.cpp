@@ -45,13 +45,25 @@ Views::Views(const Graph& graph, const Options& options, const kernels::TileLibr
         stored_[part->value] = true;
         continue;
       }
-      if (graph.node(n).op == Op::NormStatistics && k == 1)
-        continue;  // only says whose tile gives them
+      if (graph.node(n).op == Op::NormStatistics) {
+        if (k == 0) stored_[rows_behind(v)] = true;
+        continue;  // the other one only says whose tile gives them
+      }
       if (v != graph::kNone &&
           !(strided && attention_operand(graph, *this, n, static_cast<int>(k))))
         stored_[v] = true;
     }
   }
+}
+
+ValueId Views::rows_behind(ValueId value) const {
+  for (NodeId n; (n = graph_.producer(value, Op::Reshape)) != graph::kNone && view_[n];) {
+    const ValueId whole = graph_.node(n).inputs[0];
+    const Shape &from = graph_.type(whole).shape, &to = graph_.type(value).shape;
+    if (from.empty() || to.empty() || from.back() != to.back()) break;
+    value = whole;
+  }
+  return value;
 }
 
 std::optional<Views::Strided> Views::strided(Exprs& exprs, ValueId value, std::vector<ExprId> at,

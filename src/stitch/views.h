@@ -37,6 +37,9 @@ class Views {
   /// A view is read through; it is computed only where its bytes are needed (`stored`).
   bool is_view(NodeId node) const { return view_[node]; }
   bool needs_storage(ValueId value) const { return stored_[value]; }
+  /// What stores the rows of a value (its last axis) one after the other: behind views that give
+  /// them other axes, or the value itself.
+  ValueId rows_behind(ValueId value) const;
   /// True when the node needs no group: a view that is not stored, or a concatenation whose
   /// operands are stored in place.
   bool is_free(NodeId node) const;
