@@ -716,6 +716,28 @@ def test_gemms_take_the_tile_that_is_asked_for_where_they_can(obelisk, tmp_path)
         assert "--gemm-tile" in tile("--gemm-tile=" + text, code=USAGE), text
 
 
+def test_statistics_of_rows_behind_a_reshape_are_joined_from_parts(obelisk, tmp_path):
+    """A norm is folded into the product that reads it; what the product before it stores is stored once."""
+    rows, width = 48, 128
+    half = lambda name, *shape: numpy_helper.from_array(np.linspace(-1, 1, int(np.prod(shape))).reshape(shape).astype(np.float16), name)  # noqa: E731
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["p"]), helper.make_node("Add", ["p", "x"], ["residual"]),
+        helper.make_node("Reshape", ["residual", "shape"], ["r"]), helper.make_node("LayerNormalization", ["r", "gain", "shift"], ["n"], axis=-1),
+        helper.make_node("MatMul", ["n", "second"], ["q"]), helper.make_node("Tanh", ["q"], ["y"]), helper.make_node("Add", ["r", "r"], ["z"]),
+    ]
+    weights = [half("first", width, width), half("second", width, 256), half("gain", width), half("shift", width),
+               numpy_helper.from_array(np.array([1, rows, width]), "shape")]
+    value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape)  # noqa: E731
+    graph = helper.make_graph(nodes, "norm", [value("x", rows, width)], [value("y", 1, rows, 256), value("z", 1, rows, width)], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "norm.onnx")
+    words = ("compile", "norm.onnx", "--target", "sm_90a", "--granularity", "stitch")
+    out = obelisk(*words, "--to", "stitch", code=0).out
+    assert re.findall("statistics of its rows(.*)", out) == [", joined from parts"]
+    first = out.split("group 0 product")[1].split("group 1")[0]
+    assert len(re.findall(r"^    %\d+\[", first, re.MULTILINE)) == 2  # the residual and z
+    obelisk(*words, "--to", "schedule", "--check-tables", code=0)
+
+
 def test_a_batch_of_products_is_split_behind_its_full_rounds(obelisk, tmp_path):
     def products(count, *flags, granularity="stitch"):
         (tmp_path / "batch.ir").write_text(
