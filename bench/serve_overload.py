@@ -2,13 +2,14 @@
 """More requests than the machine can answer: who is answered in time, by policy, beside Triton.
 
   bench/serve_overload.py [--triton FILE] [--load 1.2] [--cv 4] [--slo 5] [--seconds 20] [--rounds 3]
-                          [--network products|steps] [--server-cpus 0-3 --client-cpus 4-5] [--output bench/results/serve_overload.json]
+                          [--network products|steps|layers] [--batch 32] [--server-cpus 0-3 --client-cpus 4-5] [--output bench/results/serve_overload.json]
 
 Models of one architecture with weights of their own, some tens of milliseconds each on one core, so that the client takes little beside them. Each has its own arrivals: gaps are Gamma with
 the coefficient of variation CV, rates over the models by a power law of exponent 0.5, together LOAD times what the server answers
 in a closed loop (its capacity). A request's deadline is SLO times the time of one alone.
 --network: products of 512 rows, which all threads share; or steps of an LSTM, which more threads hardly shorten, so that a server of
-many cores answers requests side by side, and bursts are shorter beside what it answers within a deadline. Every side has the same arrivals, in turns.
+many cores answers requests side by side, and bursts are shorter beside what it answers within a deadline; or layers whose weights
+are longer than caches, so that a batch (--batch: of so many requests at most) takes little longer than a request. Every side has the same arrivals, in turns.
 Triton's backend (bench/serve_triton_identity.c) takes as much processor time as one of our runs; its queue rejects what has timed out.
 Client and server share the machine, each on processors of its own where they are given. Where it may, the client runs before
 the servers (nice -10), so that its clock tells when answers came, and not when it was its turn.
@@ -249,6 +250,8 @@ def main():
     parser.add_argument("--output", type=Path)
     parser.add_argument("--note", default="")
     given = parser.parse_args()
+    if given.batch > 1 and (given.network != "layers" or given.triton):
+        parser.error(f"--batch {given.batch}: only --network layers has batches, and Triton's backend takes one request at a time")
     models = [f"m{k}" for k in range(given.models)]
     running, callers = {}, 2 * given.threads * given.batch
 

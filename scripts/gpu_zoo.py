@@ -2,7 +2,7 @@
 """Networks of the wide zoo on a GPU: answers beside PyTorch's in f32, and device time beside torch.compile.
 
     gpu_zoo.py [NAME…] [--count 100] [--jobs 14] [--within 560] [--pictures 224] [--without PASS,…]
-               [--dispatch waves] [--beside PROGRAM] [--no-peer] [--out FILE.json]
+               [--precisions fp16] [--dispatch waves] [--beside PROGRAM] [--no-peer] [--out FILE.json]
 
 Each network is a process: it makes the module, exports it, asks PyTorch (f32, f16, torch.compile of
 f16) and obelisk (op, stitch, mono; fp32, fp16) for answers to the same inputs, and times both. What

@@ -22,7 +22,7 @@ for program in "${programs[@]}"; do
   strip -o "$1/bin/$program" "$build/bin/$program"
 done
 cp scripts/gpu_zoo.py scripts/zoo*.py scripts/obelisk_backend.py "$1/scripts/"
-cp scripts/gpu.py scripts/gpu_dispatch.py scripts/gpu_tenants.py scripts/gpu_goodput.py scripts/gpu_super_kernels.py scripts/gpu_merged.py scripts/gpu_kinds.py scripts/goodput_late.py scripts/gpu_models.py scripts/gpu_sanitize.py scripts/gpu_sides.py scripts/torch_peer.py scripts/jax_peer.py bench/micro/overlap.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py examples/tensors/tensors.py "$1/scripts/"
+cp scripts/gpu.py scripts/gpu_dispatch.py scripts/gpu_tenants.py scripts/gpu_goodput.py scripts/gpu_super_kernels.py scripts/gpu_merged.py scripts/gpu_kinds.py scripts/gpu_tiles.py scripts/goodput_late.py scripts/gpu_models.py scripts/gpu_sanitize.py scripts/gpu_sides.py scripts/torch_peer.py scripts/jax_peer.py bench/micro/overlap.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py examples/tensors/tensors.py "$1/scripts/"
 find src/kernels/cuda -name '*.cuh' -exec cp {} "$1/kernels/" \;  # whose lines gpu_sanitize.py's excuses name
 git rev-parse --short HEAD >"$1/VERSION" 2>/dev/null || echo unknown >"$1/VERSION"
 cp LICENSE "$1/"

@@ -1,12 +1,17 @@
-"""scripts/gpu_tiles.py without a GPU: which tiles it tries, and that programs get them."""
-import re
+"""scripts/gpu_tiles.py without a GPU: which tiles it tries, that programs get them, and all of it over a driver that computes nothing."""
+import json
+import os
+import subprocess
 import sys
+from types import SimpleNamespace
 
-import onnx
-from conftest import ROOT
+import pytest
+from conftest import ROOT, found
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import gpu_tiles as script  # noqa: E402
+
+STUB = ROOT / "build" / "stub"
 
 
 def test_tiles_are_those_nearest_to_one_a_multiprocessor():
@@ -19,17 +24,28 @@ def test_tiles_are_those_nearest_to_one_a_multiprocessor():
 
 
 def test_programs_have_the_tiles_that_are_tried(obelisk, tmp_path):
-    shape = script.SHAPES["dinov2_small"][0]
-    rows, depth, columns = map(int, shape.split("x"))
+    rows, depth, columns = map(int, script.SHAPES["dinov2_small"][0].split("x"))
     script.write_model(tmp_path / "products.onnx", rows, depth, columns, copies=2)
-    assert len(onnx.load(tmp_path / "products.onnx").graph.output) == 2
-    given = type("Given", (), {"target": "sm_90a", "precision": "keep"})
-    bench = script.Bench.__new__(script.Bench)
-    bench.given = given
-    got = {}
+    given, got = SimpleNamespace(target="sm_90a"), {}
     for tile in [None, *script.candidates(rows, columns, 132, fewest=12, most=5)]:
-        out = obelisk(*bench.words("compile", "products.onnx", tile), "--to", "schedule", "--explain", "schedule", code=0).out
-        got[tile] = script.TILES.findall(out)
+        words = script.words(given, "compile", "products.onnx", tile)
+        got[tile] = script.TILES.findall(obelisk(*words, "--to", "schedule", "--explain", "schedule", code=0).out)
         assert len(got[tile]) == 2
-    assert all(found == [tuple(map(str, tile))] * 2 for tile, found in got.items() if tile)
-    assert re.fullmatch(r"\d+", got[None][0][0])
+    assert len(got) == 6 and all(each == [tuple(map(str, tile))] * 2 for tile, each in got.items() if tile)
+
+
+def test_rows_over_a_driver_that_computes_nothing(obelisk, tmp_path):
+    if not (STUB / "libcuda.so.1").exists():
+        pytest.skip("the stub of a driver is not built")
+    if not found(obelisk, "nvrtc")["ok"]:
+        pytest.skip("no device compiler")
+    out = tmp_path / "rows.json"
+    words = ["--shapes", "64x128x1024", "--copies", "2", "--most", "2", "--jobs", "2", "--work", tmp_path / "work", "--out", out]
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "gpu_tiles.py", *map(str, words)], capture_output=True, text=True, timeout=300,
+                          env=os.environ | obelisk.environment | {"LD_LIBRARY_PATH": str(STUB)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(out.read_text())
+    (row,) = record["rows"]
+    assert row["shape"] == "64x128x1024" and row["tried"] >= 2
+    assert row["share"] <= 1 and row["tuned_us"] <= row["chosen_us"]
+    assert record["of_tuned"]["shapes"] == 1 and record["of_tuned"]["least"] == row["share"]

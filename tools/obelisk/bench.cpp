@@ -34,7 +34,7 @@ constexpr double kQuietDeviation = 0.05, kQuietTail = 1.25;
 constexpr size_t kFewInRound = 3;
 constexpr int kDeviceRounds = 4;  // the sides in turn
 // Device times of a side: as many as --seconds allow, each of which takes 5 ms at most where a run
-// takes less. Of long runs, which vary by less than 1 %, fewer will do.
+// takes less. Of long runs fewer will do (chosen).
 constexpr double kDeviceSeconds = 5e-3, kLongRunSeconds = 20e-3;
 constexpr int kFewestDeviceTimes = 8, kFewestOfLongRuns = 4, kMostDeviceTimes = 100;
 constexpr size_t kFewRuns = 5;  // nothing can be said of fewer
