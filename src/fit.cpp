@@ -130,10 +130,12 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
     asked.split_k = parts;
   }
   if (gemm.statistics && stitching.tiles && !strategy.batch_invariant) {
-    asked.gives_statistics = [&gemm, strategy, parts](DType type, int64_t rows, int64_t columns,
-                                                      int64_t depth) {
+    asked.gives_statistics = [&gemm, machine, strategy, parts](DType type, int64_t rows,
+                                                               int64_t columns, int64_t depth) {
       return gemm.statistics->pays(static_cast<int32_t>(type), rows, columns, depth,
                                    strategy.own_kernels) &&
+             (rows < stitch::kMostPipelinedRows ||
+              schedule::is_pipelined_gemm(type, rows, columns, depth, machine, strategy)) &&
              parts(type, rows, columns, depth) == 1;
     };
     asked.in_planes = [whole = asked.product_stays_whole, parts](DType type, int64_t rows,

@@ -40,11 +40,10 @@ inline constexpr int64_t kClusterColumns = 112;       // of a tile that a cluste
 inline constexpr int64_t kBoxBytes = 128;             // that come at once of a row of such a B
 }  // namespace pipelined_bounds
 
-/// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh). Fit to 128 and 197
-/// rows, not on record; with this bound and other changes three networks of 257 and 384 rows are
-/// quicker and one is slower: h200_unseen_networks.json, since_145dede0.
+/// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh): as many rows as a
+/// pipelined kernel has at least, of which of 512 and more the schedule says whether it is one.
 namespace statistics_bounds {
-inline constexpr int64_t kFewestRows = 33, kMostRows = pipelined_bounds::kMostRows;
+inline constexpr int64_t kFewestRows = pipelined_bounds::kFewestRows;
 }
 
 /// GEMM tiles that take their weights page by page in a dataflow program (gemm_skinny.cuh): all of

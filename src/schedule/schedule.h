@@ -59,6 +59,11 @@ double strided_columns_nanos(const machine::Machine& machine, DType type, int64_
 int64_t tall_split_k(const machine::Machine& machine, const machine::Strategy& strategy,
                      int32_t type, int64_t rows, int64_t columns, int64_t depth);
 
+/// Whether a GEMM of 16-bit numbers by constant weights goes to a pipelined kernel, of which no
+/// sum's parts are computed apart: of kMostPipelinedRows and more by predicted time.
+bool is_pipelined_gemm(DType type, int64_t rows, int64_t columns, int64_t depth,
+                       const machine::Machine& machine, const machine::Strategy& strategy);
+
 /// How many groups a grouped convolution should have if groups may be merged (block-diagonal
 /// weights): its own number, unless fewer are predicted to be clearly quicker.
 int64_t quickest_conv_groups(const stitch::ConvTile& conv, const machine::Machine& machine,

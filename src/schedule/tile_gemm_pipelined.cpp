@@ -260,8 +260,11 @@ int64_t products_in_full_rounds(const passes::BatchOfProducts& batch,
 namespace {
 
 /// Predicted nanoseconds of a GEMM of constant weights by the tiles that suit it best, b_count of
-/// them side by side.
-double gemm_nanos(const PipelinedShape& shape, const Cutting& cut) {
+/// them side by side: in a pipelined kernel (none: infinite), and in other tiles.
+struct GemmNanos {
+  double pipelined = INFINITY, other = INFINITY;
+};
+GemmNanos gemm_nanos(const PipelinedShape& shape, const Cutting& cut) {
   const bool words = OBK_LIES_AS_F32(shape.type);
   Work work;
   work.nest.rows = 1;
@@ -273,21 +276,30 @@ double gemm_nanos(const PipelinedShape& shape, const Cutting& cut) {
                     .b_count = shape.b_count,
                     .packed = true},
                    cut, work))
-    return INFINITY;
+    return {};
   const int64_t tasks = ((shape.span + work.tile_rows - 1) / work.tile_rows) *
                         ((shape.columns + work.tile_columns - 1) / work.tile_columns);
   const bool many = shape.span >= stitch::kMostPipelinedRows, one = shape.b_count == 1;
-  const double other =
+  GemmNanos nanos;
+  nanos.other =
       many && one && !words
           ? cut_grid_tiles(cut, as_pixels(shape.type, shape.span, shape.k, shape.k), shape.columns,
                            tasks, work)
           : listed_nanos(cut, tasks, work) *
                 (shape.type == kObkF32 ? kernels::pipelined_bounds::kF32ListedOver : 1);
-  if ((words && !one) || shape.k % (words ? 32 : 64) != 0) return other;
+  if ((words && !one) || shape.k % (words ? 32 : 64) != 0) return nanos;
   const PipelinedCut cut_so =
       quickest_in_parts(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm).cut;
-  if (cut_so.rows == 0) return other;
-  return many || words ? std::min(cut_so.all, other) : cut_so.all;
+  if (cut_so.rows != 0) nanos.pipelined = cut_so.all;
+  return nanos;
+}
+
+/// Of the kernel that the schedule takes.
+double nanos_taken(const PipelinedShape& shape, const Cutting& cut) {
+  const GemmNanos nanos = gemm_nanos(shape, cut);
+  if (nanos.pipelined == INFINITY) return nanos.other;
+  const bool chosen = shape.span >= stitch::kMostPipelinedRows || OBK_LIES_AS_F32(shape.type);
+  return chosen ? std::min(nanos.pipelined, nanos.other) : nanos.pipelined;
 }
 
 }  // namespace
@@ -306,13 +318,26 @@ bool dual_gemm_pays(DType type, int64_t rows, int64_t columns, int64_t depth,
       .columns = columns,
       .b_count = 2,
       .k = depth};
-  const double dual = gemm_nanos(shape, cut);
+  const double dual = nanos_taken(shape, cut);
   shape.b_count = 1;
   // The first stores what the second's epilogue reads.
   const double between = 2 * static_cast<double>(byte_size(type, rows * columns)) /
                          (machine.bytes_per_sm * machine.sms);
-  const double two = 2 * gemm_nanos(shape, cut) + between;
+  const double two = 2 * nanos_taken(shape, cut) + between;
   return two >= machine::thresholds::kWorthSplitting * dual;
+}
+
+bool is_pipelined_gemm(DType type, int64_t rows, int64_t columns, int64_t depth,
+                       const machine::Machine& machine, const machine::Strategy& strategy) {
+  const kernels::TileLibrary& tiles = kernels::tile_library(machine);
+  if (!strategy.own_kernels || !takes_async_mma(machine, strategy) || !tiles.gemm.pipelined ||
+      !is_half(type) || rows < stitch::kFewestPipelinedRows)
+    return false;
+  if (rows < stitch::kMostPipelinedRows) return true;
+  const Cutting cut{machine, strategy, tiles, {machine.sms}};
+  const GemmNanos nanos = gemm_nanos(
+      {.type = static_cast<int32_t>(type), .span = rows, .columns = columns, .k = depth}, cut);
+  return nanos.pipelined < nanos.other;
 }
 
 namespace {

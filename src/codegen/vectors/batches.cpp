@@ -14,7 +14,9 @@ VectorText VectorEmitter::in_batches() {
   columns_text(ahead);
   if (job_.grid) hold_back();
   only_weights_ = !job_.begin.empty();
-  loads(ahead, "  ", true);
+  const bool at_once = columns_fit_ahead();  // else they are loaded behind the tile
+  if (at_once) loads(ahead, "  ", true);
+  if (only_weights_ && flat_or_down() && !one_batch) prefetches(ahead);
   std::string body;
   if (only_weights_ && one_batch) {
     points(body);
@@ -29,7 +31,7 @@ VectorText VectorEmitter::in_batches() {
           return exprs_[load.expr].slot >= stitch::kTileSlot || is_weight(load);
         });
     if (!text.late) ahead += job_.begin;
-    loads(ahead, "  ", true);
+    loads(at_once ? ahead : text.rows, "  ", true);
   }
   if (!text.begins || !one_batch) points(body);
   loads(body, "    ", false);
@@ -88,6 +90,12 @@ void VectorEmitter::points(std::string& out) {
         "      row[q] = there[q] ? (int)t->r0 + r : (int)t->r0, col[q] = there[q] ? c : "
         "(int)t->c0;\n";
     out += fmt::format("      j{}[q] = col[q];\n", lane_);
+  } else if (keeps_columns_) {
+    out += fmt::format("      const int r = {0}q * OBK_GROUPS({1}) + OBK_GROUP({1});\n",
+                       flies_ahead() ? "" : "base + ", lanes_);
+    out += fmt::format(
+        "      there[q] = r < (int)(t->r1 - t->r0) && OBK_GROUP({0}) < OBK_GROUPS({0});\n", lanes_);
+    out += "      row[q] = there[q] ? (int)t->r0 + r : (int)t->r0;\n";
   } else {
     // Groups of one warp go round together: they exchange values.
     out += fmt::format("      const int r = base + {}q;\n",
@@ -107,21 +115,44 @@ void VectorEmitter::points(std::string& out) {
 /// In row mode: the columns of this thread's vectors.
 void VectorEmitter::columns_text(std::string& out) const {
   if (flat_) return;
-  out += fmt::format("  constexpr bool kFull = {} % OBK_LANES_OF({}) == 0;\n", vectors_, lanes_);
+  if (!keeps_columns_)
+    out += fmt::format("  constexpr bool kFull = {} % OBK_LANES_OF({}) == 0;\n", vectors_, lanes_);
   out += "  int col[U];\n  bool here[U];\n";
   std::string decode;
   for (int d = nest_.rows; d <= lane_; ++d) out += fmt::format("  int j{}[U];\n", d);
   out += "  OBK_EACH(u, U) {\n";
-  out += fmt::format(
-      "    const int n = u * OBK_LANES_OF({}) + lane;\n    here[u] = kFull || n < {};\n    col[u] "
-      "= here[u] ? n * V : 0;\n    int c = col[u];\n",
-      lanes_, vectors_);
+  out += fmt::format("    const int n = u * OBK_LANES_OF({}) + lane;\n", lanes_);
+  out += keeps_columns_
+             ? fmt::format(
+                   "    here[u] = {};\n    col[u] = (int)t->c0 + (here[u] ? n * V : 0);\n",
+                   columns_ % wide() == 0 ? "true" : "n * V < (int)(t->c1 - t->c0)")
+             : fmt::format(
+                   "    here[u] = kFull || n < {};\n    col[u] = here[u] ? n * V : 0;\n", vectors_);
+  out += "    int c = col[u];\n";
   for (int d = lane_; d >= nest_.rows; --d) {
     if (d == nest_.rows)
       out += fmt::format("    j{}[u] = c;\n", d);
     else
       out += fmt::format("    j{0}[u] = c % {1}, c /= {1};\n", d, nest_.dims[d].extent);
   }
+  out += "  }\n";
+}
+
+/// Requests the weights of the tile's columns that are loaded behind it: they come from HBM
+/// meanwhile.
+void VectorEmitter::prefetches(std::string& out) {
+  std::set<std::string> asked;
+  for (const Load& load : loads_) {
+    if (!packs(load, v_) || (load.varies & kByRow) || !is_weight(load) || loaded_.count(load.expr))
+      continue;
+    const Access& access = *load_access_.at(load.expr);
+    if (access.affine && exprs_[load.expr].args[0] == kNoExpr)
+      asked.insert(fmt::format("OBK_PREFETCH({}, {});", job_.pointer(exprs_[load.expr].slot, false),
+                               access.offset ? fmt::format("{} + c", access.offset) : "c"));
+  }
+  if (asked.empty()) return;
+  out += "  if (const int c = (int)t->c0 + OBK_THREAD * V; c < (int)t->c1) {\n";
+  for (const std::string& each : asked) out += "    " + each + "\n";
   out += "  }\n";
 }
 

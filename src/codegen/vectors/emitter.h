@@ -83,6 +83,8 @@ class VectorEmitter {
   }
   bool store_packs(const Access& access, int64_t v) const { return whole(access, lane_, v); }
   int64_t budget() const { return job_.grid ? kFewRegisters : kMostRegisters; }
+  bool keep_columns();
+  bool flat_or_down() const { return flat_ || keeps_columns_; }
 
   // ---- dependence.cpp: what a value varies with
   bool is_lane(ExprId id) const;
@@ -102,6 +104,7 @@ class VectorEmitter {
   int64_t index_words() const;
   int64_t held_at_once(int64_t units) const;
   int64_t registers_of(const Load& load, int64_t units) const;
+  int64_t column_registers() const;
   int64_t registers_of(const Step& stage, int64_t units) const {
     return units * v_ * std::max<int64_t>(byte_size(body_.stage_types[stage.slot], 1), 4) / 4;
   }
@@ -121,6 +124,8 @@ class VectorEmitter {
   /// batch of few registers.
   bool flies_ahead() const;
   void hold_back();
+  /// Whether what a thread loads once for all its rows has room beside the sums of the tile.
+  bool columns_fit_ahead() const { return !keeps_columns_ || column_registers() <= job_.most_ahead; }
   Indices indices(int varies) const {
     if (flat_)
       return {(varies & (kByRow | kByVector | kByElement)) != 0, false, (varies & kByElement) != 0};
@@ -181,17 +186,20 @@ class VectorEmitter {
   std::string declared(const std::string& indent) const;
   std::string aliases(const std::string& indent, const std::string& of) const;
   void points(std::string& out);
+  void prefetches(std::string& out);
   void columns_text(std::string& out) const;
   /// The loads of the next batch are requested before this one is computed.
   std::string overlapped(const std::string& loads) const;
   static std::string unindented(const std::string& text);
   std::string first_text() const {
-    return flat_            ? "0"
+    return flat_or_down()   ? "0"
            : lanes_ < kWarp ? "(int)t->r0"
                             : fmt::format("(int)t->r0 + OBK_GROUP({}) * R", lanes_);
   }
   std::string end_text() const {
-    return flat_ ? fmt::format("OBK_COUNT_POINTS(t, {})", vectors_) : "(int)t->r1";
+    return flat_            ? fmt::format("OBK_COUNT_POINTS(t, {})", vectors_)
+           : keeps_columns_ ? "(int)(t->r1 - t->r0)"
+                            : "(int)t->r1";
   }
   std::string step_text() const {
     return flat_ ? "R * OBK_ALL_THREADS" : fmt::format("OBK_GROUPS({}) * R", lanes_);
@@ -221,6 +229,7 @@ class VectorEmitter {
   const ops::Exprs& exprs_;
   const schedule::Nest& nest_;
   bool flat_ = false, across_ = false, transposes_ = false, in_walk_ = false, only_weights_ = false;
+  bool keeps_columns_ = false;  // flat, but each thread goes down its own columns
   std::set<ExprId> needed_, held_,
       placed_;  // of a walk; loads that are made where they are used; of this loop
   int lane_ = 0, names_ = 0;

@@ -155,7 +155,7 @@ void VectorEmitter::tile_loads(std::string& out, const std::string& indent) {
                                   "{0}  l{1}{2} = obk::{7}(row[q] - (int)t->r0) * {3} + "
                                   "(col{4} - {5}){6});\n{0}}}\n",
                                   indent, load.expr, at(i), job_.tile_pitch, flat_ ? "[q]" : "[u]",
-                                  flat_ ? "(int)t->c0" : "0", side,
+                                  flat_or_down() ? "(int)t->c0" : "0", side,
                                   job_.planes > 1
                                       ? fmt::format("load_sums<V, {}>(tile, other, ", job_.planes)
                                       : "load_pack<V>(tile, ");
@@ -175,13 +175,13 @@ void VectorEmitter::hold_back() {
 }
 
 bool VectorEmitter::flies_ahead() const {
-  if (!flat_ || !job_.anchored || batches_ != 1) return false;
-  int64_t words = 0;
+  if (!flat_or_down() || !job_.anchored || batches_ != 1) return false;
+  int64_t words = 0;  // of a point
   for (const Load& load : loads_)
-    if (!(load.varies & kByTile))
+    if (!(load.varies & kByTile) && (flat_ || (load.varies & kByRow)))
       words +=
           load.varies & kByElement ? std::max<int64_t>(v_ * byte_size(load.storage, 1) / 4, 1) : 1;
-  return words * points_ <= job_.most_ahead;
+  return words * points_ + (flat_ ? 0 : column_registers()) <= job_.most_ahead;
 }
 
 }  // namespace obelisk::codegen

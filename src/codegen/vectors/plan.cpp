@@ -76,6 +76,7 @@ bool VectorEmitter::plan() {
         fmt::format("OBK_POINTS({}, {})", even,
                     flies_ahead() ? std::max<int64_t>(job_.tile_rows * vectors_, 1) : batch);
     units_text_ = "1";
+    if (!flies_ahead() && keep_columns()) return true;
     return registers(1) <= kMostRegistersOfRow;
   }
   vectors_ = columns_ / v_;
@@ -97,6 +98,36 @@ bool VectorEmitter::plan() {
   rows_text_ = fmt::format("{}", rows),
   words_ = rows * (lanes_ == kThreads ? held_at_once(units) : registers(units));
   units_text_ = fmt::format("OBK_UNITS({}, OBK_LANES_OF({}))", vectors_, lanes_);
+  return true;
+}
+
+/// An epilogue of a product's own kernel that reads what varies with columns alone (a bias): where
+/// threads go down rows and keep their columns they load it once. Threads that a row of vectors does
+/// not divide stand idle, so that it may take more steps; what is saved has to be worth them.
+bool VectorEmitter::keep_columns() {
+  // Of a vector, in instructions that four schedulers issue: what its tile's sums and its store
+  // take; a word that is loaded from memory by packs of 16 bytes. By what a multiprocessor's loads
+  // take a clock, not measured.
+  constexpr int64_t kMoved = 80, kWord = 4;
+  if (!job_.anchored || job_.grid || job_.begin.empty() || job_.may_begin_late || overlaps_ ||
+      vectors_ > kThreads)
+    return false;
+  const int64_t at_once = kThreads / vectors_,
+                steps = (job_.tile_rows + at_once - 1) / at_once;
+  int64_t vector = kMoved;
+  for (const auto& [id, varies] : varies_)
+    if ((varies & kByElement) && exprs_[id].scalar != Scalar::kLoad) vector += v_;
+  if (column_registers() == 0 || steps * vector > points_ * (vector + column_registers() * kWord))
+    return false;
+  flat_ = false, keeps_columns_ = true, lanes_ = vectors_, points_ = steps;
+  const int64_t most =
+      std::max<int64_t>((budget() - column_registers()) / std::max<int64_t>(registers(1), 1), 1);
+  batches_ = (steps + most - 1) / most;
+  const int64_t batch = (steps + batches_ - 1) / batches_;
+  words_ = batch * registers(1);
+  rows_text_ = fmt::format("OBK_POINTS({}, {})", batch,
+                           flies_ahead() ? std::max<int64_t>(job_.tile_rows, 1) : batch);
+  units_text_ = fmt::format("OBK_UNITS({0}, OBK_LANES_OF({0}))", vectors_);
   return true;
 }
 

@@ -18,6 +18,15 @@ int64_t VectorEmitter::registers_of(const Load& load, int64_t units) const {
   return (units * v_ * bytes + 3) / 4;
 }
 
+/// Of what a thread loads once for all its rows.
+int64_t VectorEmitter::column_registers() const {
+  int64_t words = 0;
+  for (const Load& load : loads_)
+    if (packs(load, v_) && !(load.varies & kByRow))
+      words += (v_ * byte_size(load.storage, 1) + 3) / 4;
+  return words;
+}
+
 int64_t VectorEmitter::registers(int64_t units) const {
   int64_t words = 0;
   for (const Load& load : loads_) words += registers_of(load, units);

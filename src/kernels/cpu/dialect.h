@@ -87,6 +87,7 @@
 #define OBK_LANE(n) 0
 #define OBK_GROUP(n) 0
 #define OBK_GROUPS(n) 1
+#define OBK_PREFETCH(p, i) (void)0
 #define OBK_UNITS(vectors, lanes) (((vectors) + (lanes) - 1) / (lanes))
 #define OBK_JOINED(lanes, op, v) (v)
 #define OBK_SHARE_ROWS(n)

@@ -102,7 +102,7 @@ TEST(CudaGemm, LongSumsOfFewColumnsComeInParts) {
   EXPECT_TRUE(cuda_gemm_statistics(kObkBf16, 128, 2304, 768, true));
   EXPECT_TRUE(cuda_gemm_statistics(kObkF16, 197, 3072, 768, true));
   EXPECT_TRUE(cuda_gemm_statistics(kObkF16, 511, 3072, 768, true));
-  EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 512, 3072, 768, true));  // tiles of another kind
+  EXPECT_TRUE(cuda_gemm_statistics(kObkF16, 1024, 3072, 768, true));
   EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 1, 3072, 768, true));
   EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 128, 3072, 768, false));  // part of one kernel
   EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 128, 3072, 760, true));   // no whole blocks

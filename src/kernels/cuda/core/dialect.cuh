@@ -391,6 +391,7 @@ struct ObkLanes : ObkWorker {
 #define OBK_LANE(n) ((int)threadIdx.x % (n))
 #define OBK_GROUP(n) ((int)threadIdx.x / (n))
 #define OBK_GROUPS(n) (OBK_ALL_THREADS / (n))
+#define OBK_PREFETCH(p, i) obk::line_prefetch((p) + (i))
 #define OBK_UNITS(vectors, lanes) (((vectors) + (lanes) - 1) / (lanes))
 #define OBK_JOINED(lanes, op, v) obk::join_lanes<lanes>(w, v, obk::op())
 #define OBK_SLICES(n) (n)
