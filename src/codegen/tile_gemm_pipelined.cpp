@@ -33,15 +33,11 @@ int64_t pipelined_planes(const stitch::Group& group, const schedule::Work& work)
 }
 
 int64_t pipelined_registers_ahead(const stitch::Group& group, const schedule::Work& work) {
-  constexpr int64_t kMost = 48, kWithSums = 152;  // of 168, where there is a producer warp
-  constexpr int64_t kOfPartials = 128;  // columns of whose statistics a thread has eight words
+  constexpr int64_t kMost = 48, kWithSums = 208;
   if (!work.pipelined()->tall || group.product.of_words()) return kMost;
   const int64_t sums =
       work.pipelined()->chains * round_up(work.tile_columns * group.product.b_count(), 16) / 2;
-  const int64_t partials = group.product.statistics.of_partials
-                               ? 8 * ((group.product.k[0].extent + kOfPartials - 1) / kOfPartials)
-                               : 0;
-  return std::clamp<int64_t>(kWithSums - sums - partials, 0, kMost);
+  return std::clamp<int64_t>(kWithSums - sums, 0, kMost);
 }
 
 PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule::Work& work,

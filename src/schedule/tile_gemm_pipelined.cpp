@@ -260,9 +260,11 @@ int64_t products_in_full_rounds(const passes::BatchOfProducts& batch,
 namespace {
 
 /// Predicted nanoseconds of a GEMM of constant weights by the tiles that suit it best, b_count of
-/// them side by side: in a pipelined kernel (none: infinite), and in other tiles.
+/// them side by side: in a pipelined kernel (none: infinite), where a CTA computes so many tiles,
+/// one after another; and in other tiles.
 struct GemmNanos {
   double pipelined = INFINITY, other = INFINITY;
+  int64_t rounds = 0;
 };
 GemmNanos gemm_nanos(const PipelinedShape& shape, const Cutting& cut) {
   const bool words = OBK_LIES_AS_F32(shape.type);
@@ -281,16 +283,21 @@ GemmNanos gemm_nanos(const PipelinedShape& shape, const Cutting& cut) {
                         ((shape.columns + work.tile_columns - 1) / work.tile_columns);
   const bool many = shape.span >= stitch::kMostPipelinedRows, one = shape.b_count == 1;
   GemmNanos nanos;
-  nanos.other =
-      many && one && !words
-          ? cut_grid_tiles(cut, as_pixels(shape.type, shape.span, shape.k, shape.k), shape.columns,
-                           tasks, work)
-          : listed_nanos(cut, tasks, work) *
-                (shape.type == kObkF32 ? kernels::pipelined_bounds::kF32ListedOver : 1);
+  nanos.other = many && one && !words
+                    ? cut_grid_tiles(cut, as_pixels(shape.type, shape.span, shape.k, shape.k),
+                                     shape.columns, tasks, work)
+                    : listed_nanos(cut, tasks, work) *
+                          (shape.type == kObkF32 ? kernels::pipelined_bounds::kF32ListedOver : 1);
   if ((words && !one) || shape.k % (words ? 32 : 64) != 0) return nanos;
   const PipelinedCut cut_so =
       quickest_in_parts(shape, cut.machine, cut.workers.count, cut.strategy.tall_gemm).cut;
-  if (cut_so.rows != 0) nanos.pipelined = cut_so.all;
+  if (cut_so.rows != 0) {
+    nanos.pipelined = cut_so.all;
+    nanos.rounds = (((shape.span + cut_so.rows - 1) / cut_so.rows) *
+                        ((shape.columns + cut_so.columns - 1) / cut_so.columns) +
+                    cut.workers.count - 1) /
+                   cut.workers.count;
+  }
   return nanos;
 }
 
@@ -327,8 +334,8 @@ bool dual_gemm_pays(DType type, int64_t rows, int64_t columns, int64_t depth,
   return two >= machine::thresholds::kWorthSplitting * dual;
 }
 
-bool is_pipelined_gemm(DType type, int64_t rows, int64_t columns, int64_t depth,
-                       const machine::Machine& machine, const machine::Strategy& strategy) {
+bool gives_statistics(DType type, int64_t rows, int64_t columns, int64_t depth,
+                      const machine::Machine& machine, const machine::Strategy& strategy) {
   const kernels::TileLibrary& tiles = kernels::tile_library(machine);
   if (!strategy.own_kernels || !takes_async_mma(machine, strategy) || !tiles.gemm.pipelined ||
       !is_half(type) || rows < stitch::kFewestPipelinedRows)
@@ -337,7 +344,7 @@ bool is_pipelined_gemm(DType type, int64_t rows, int64_t columns, int64_t depth,
   const Cutting cut{machine, strategy, tiles, {machine.sms}};
   const GemmNanos nanos = gemm_nanos(
       {.type = static_cast<int32_t>(type), .span = rows, .columns = columns, .k = depth}, cut);
-  return nanos.pipelined < nanos.other;
+  return nanos.pipelined < nanos.other && nanos.rounds == 1;
 }
 
 namespace {

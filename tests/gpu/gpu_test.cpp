@@ -1272,8 +1272,8 @@ TEST_P(TallGemm, NormsGoThroughProducts) {
   expect_tall(folded_norm(type, 128, 768, 1536, true), type, 16, 1, 4, 1);
   expect_tall(folded_norm(type, 128, 768, 3072, true), type, 33, 1, 4, 1);
   expect_tall(folded_norm(type, 384, 768, 1536, false), type, 16, 3, 0, 1);
-  expect_tall(folded_norm(type, 1024, 768, 3072, true), type, 132, 1, 1, 1);
-  expect_tall(folded_norm(type, 1000, 768, 2304, false), type, 132, 1, 1, 1);
+  expect_tall(folded_norm(type, 600, 768, 1536, true), type, 132, 2, 1, 1);
+  expect_tall(folded_norm(type, 520, 768, 2304, false), type, 132, 3, 1, 1);
 }
 
 // 512 rows and more: one chain over k, or over a part of it.

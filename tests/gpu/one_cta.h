@@ -133,12 +133,9 @@ inline int rounds;                                               // of the CTA t
 struct Meeting {
   int here = 0;
   int64_t turn = 0;
-  void arrive(int count) {
-    if (++here == count) here = 0, ++turn, ++events;
-  }
   void meet(int count) {
     const int64_t mine = turn;
-    arrive(count);
+    if (++here == count) here = 0, ++turn, ++events;
     wait_until([&] { return turn != mine; });
   }
 };
@@ -339,10 +336,7 @@ inline int max(int a, int b) { return a > b ? a : b; }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 inline void __trap() { CHECK(false, "the CTA gives up"); }
-// A warp that computes nothing (of a pipelined GEMM) is not waited for.
-inline void __syncthreads() {
-  one_cta::all.meet(std::min(static_cast<int>(one_cta::fibers.size()), 256));
-}
+inline void __syncthreads() { one_cta::all.meet(static_cast<int>(one_cta::fibers.size())); }
 inline void __syncwarp() { one_cta::exchange({}); }
 inline float __uint_as_float(uint32_t v) { return std::bit_cast<float>(v); }
 inline uint32_t __float_as_uint(float v) { return std::bit_cast<uint32_t>(v); }
@@ -430,9 +424,6 @@ OBK_DEVICE int64_t clock_cycles() { return 0; }
 OBK_DEVICE uint32_t take_ticket(uint32_t* counter) { return (*counter)++; }
 OBK_DEVICE float exp2_approx(float x) { return std::exp2(x); }
 OBK_DEVICE void named_barrier(int name, int threads) { one_cta::named[name].meet(threads); }
-OBK_DEVICE void named_barrier_arrive(int name, int threads) {
-  one_cta::named[name].arrive(threads);
-}
 OBK_DEVICE uint32_t shared_address(const void* p) {
   CHECK(__isShared(p), "not an address of shared memory");
   return static_cast<uint32_t>(static_cast<const char*>(p) - one_cta::shared);

@@ -82,7 +82,6 @@ struct Numbers {
   static inline int row, block, row_step, block_step, overlaid, scratch_bytes;
   static inline int64_t weights_step;
   static inline bool single, refills;
-  static constexpr bool producer = false;  // of words thread 0 loads
   static void set(const runtime::cuda::PipelinedGemmNumbers& n) {
     tasks = n.tasks, across = n.across, each = n.each, span = n.span, tile_columns = n.tile_columns,
     columns = n.columns, tile_bytes = n.tile_bytes, bytes = n.bytes, last_bytes = n.last_bytes,

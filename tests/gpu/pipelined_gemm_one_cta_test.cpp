@@ -21,7 +21,7 @@
 namespace obk {
 static std::vector<std::pair<const char*, const char*>>
     of_previous;                     // what the kernel before writes
-static bool waited[8][OBK_THREADS + 32];  // by rank in the cluster
+static bool waited[8][OBK_THREADS];  // by rank in the cluster
 static void allow_next() {}
 static void wait_for_previous() {
   auto& readable = one_cta::readable;
@@ -87,7 +87,7 @@ struct Numbers {
                     last_bytes, rows_bytes, stage_bytes, panel, stage, tile_stages, stages;
   static inline int row, block, row_step, block_step, overlaid, scratch_bytes;
   static inline int64_t weights_step;
-  static inline bool single, refills, producer;
+  static inline bool single, refills;
   static void set(const runtime::cuda::PipelinedGemmNumbers& n) {
     share = n.share, tasks = n.tasks, across = n.across, each = n.each, span = n.span,
     tile_columns = n.tile_columns, columns = n.columns;
@@ -96,7 +96,7 @@ struct Numbers {
     tile_stages = n.tile_stages, stages = n.stages, row = n.row, block = n.block,
     row_step = n.row_step, block_step = n.block_step;
     overlaid = n.overlaid, scratch_bytes = n.scratch_bytes, weights_step = n.weights_step,
-    single = n.single, refills = n.refills, producer = n.producer;
+    single = n.single, refills = n.refills;
     b_row = n.b_row, b_column = n.b_column, b_row_step = n.b_row_step,
     b_column_step = n.b_column_step;
   }
@@ -270,8 +270,6 @@ const Tile kTiles[] = {
 /// Matrices of `rows` rows (0: as the tile), `across` tiles wide; a batch of them whose k lie side
 /// by side in A, or whose rows lie one below another with `gap` between. Stages that have a place.
 /// Warps that fall behind, a bit each.
-int produced;  // kernels with a producer warp that ran
-
 struct Cut {
   int64_t rows, across, batch = 1;
   bool beside = false;
@@ -279,7 +277,6 @@ struct Cut {
   int ctas = 1, stages = 0, slow = 0;
   bool overlay = false;  // sums on the stages' place, where CTAs have a tile each
   int share = 1;         // tiles of a cluster, where CTAs have a tile each
-  bool producer = false; // a warp of its own loads what has no place at first, where there is such
 };
 
 double number(uint16_t bits, bool bfloat) {
@@ -396,8 +393,6 @@ void multiply(const Tile& t, const Cut& cut) {
   ASSERT_GE(n.stages, std::min(wanted, 2));
   n.refills = n.stages < wanted;
   n.single = n.tasks == cut.ctas, n.share = share;
-  if (cut.producer && (!n.single || !n.refills)) return;  // there is none
-  n.producer = cut.producer, produced += cut.producer;
   ASSERT_TRUE(share == 1 || (n.single && n.each % cut.share == 0));
   if (cut.overlay && n.single) n.overlaid = std::min(first / 64 * 64, n.stages * n.stage_bytes);
   t.compile(n);
@@ -427,8 +422,7 @@ void multiply(const Tile& t, const Cut& cut) {
         EXPECT_EQ(bar.waiting, bar.arrivals) << "a stage was not given back, CTA " << k;
       }
     };
-    one_cta::run_cluster(t.split_k * share, OBK_THREADS + (n.producer ? 32 : 0),
-                         [&] { t.run(p); }, before, after);
+    one_cta::run_cluster(t.split_k * share, OBK_THREADS, [&] { t.run(p); }, before, after);
   }
   std::sort(one_cta::prefetched.begin(), one_cta::prefetched.end());
   const char* until = next;
@@ -505,9 +499,10 @@ TEST(OneCtaStatisticsOfTiles, AreThoseOfThePartialOnes) {
 
 class OneCtaPipelinedGemm : public testing::TestWithParam<Tile> {};
 
-std::vector<Cut> cuts_of(const Tile& t) {
+TEST_P(OneCtaPipelinedGemm, SumsInTheOrderOfAllTiles) {
+  const Tile& t = GetParam();
   const bool whole = t.rows % 64 == 0;
-  return {
+  const Cut cuts[] = {
       {0, 2},                                 // all of k has a place, if anywhere
       {0, 2, 1, false, 0, 2, 0, 0x11, true},  // a tile a CTA, sums where stages were
       {0, 3, 1, false, 0, 3, 2, 0xfe},        // a tile a CTA, fewer stages than it has
@@ -523,29 +518,14 @@ std::vector<Cut> cuts_of(const Tile& t) {
       {0, 1 + (t.tail != 0), 3, true, 0, 3, 3, 0x2a},         // parts of k side by side
       {whole ? t.rows + 16 : 0, 2, 2, false, 5, 1, 5, 0xf0},  // matrices, others' rows between
   };
-}
-void multiply_in(const Tile& t, const Cut& cut) {
-  SCOPED_TRACE(testing::Message() << t.name << ", rows " << cut.rows << ", " << cut.across
-                                  << " across, batch " << cut.batch << ", " << cut.ctas << " CTAs, "
-                                  << cut.stages << " stages, slow warps " << cut.slow
-                                  << (cut.producer ? ", a producer warp" : ""));
-  multiply(t, cut);
-}
-TEST_P(OneCtaPipelinedGemm, SumsInTheOrderOfAllTiles) {
-  for (const Cut& cut : cuts_of(GetParam())) {
-    multiply_in(GetParam(), cut);
+  for (const Cut& cut : cuts) {
+    SCOPED_TRACE(testing::Message()
+                 << "rows " << cut.rows << ", " << cut.across << " across, batch " << cut.batch
+                 << ", " << cut.ctas << " CTAs, " << cut.stages << " stages, slow warps "
+                 << cut.slow);
+    multiply(t, cut);
     if (HasFatalFailure()) return;
   }
-}
-TEST(OneCtaPipelinedGemmAlone, AProducerWarpLoadsWhatHasNoPlaceAtFirst) {
-  produced = 0;
-  for (const Tile& t : kTiles)
-    for (Cut cut : cuts_of(t)) {
-      cut.producer = true;
-      multiply_in(t, cut);
-      if (HasFatalFailure()) return;
-    }
-  EXPECT_GE(produced, 18);  // of the others each stage has a place
 }
 INSTANTIATE_TEST_SUITE_P(Product, OneCtaPipelinedGemm, testing::ValuesIn(kTiles),
                          [](const auto& info) { return std::string(info.param.name); });

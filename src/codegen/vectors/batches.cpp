@@ -123,11 +123,10 @@ void VectorEmitter::columns_text(std::string& out) const {
   out += "  OBK_EACH(u, U) {\n";
   out += fmt::format("    const int n = u * OBK_LANES_OF({}) + lane;\n", lanes_);
   out += keeps_columns_
-             ? fmt::format(
-                   "    here[u] = {};\n    col[u] = (int)t->c0 + (here[u] ? n * V : 0);\n",
-                   columns_ % wide() == 0 ? "true" : "n * V < (int)(t->c1 - t->c0)")
-             : fmt::format(
-                   "    here[u] = kFull || n < {};\n    col[u] = here[u] ? n * V : 0;\n", vectors_);
+             ? fmt::format("    here[u] = {};\n    col[u] = (int)t->c0 + (here[u] ? n * V : 0);\n",
+                           columns_ % wide() == 0 ? "true" : "n * V < (int)(t->c1 - t->c0)")
+             : fmt::format("    here[u] = kFull || n < {};\n    col[u] = here[u] ? n * V : 0;\n",
+                           vectors_);
   out += "    int c = col[u];\n";
   for (int d = lane_; d >= nest_.rows; --d) {
     if (d == nest_.rows)

@@ -125,7 +125,9 @@ class VectorEmitter {
   bool flies_ahead() const;
   void hold_back();
   /// Whether what a thread loads once for all its rows has room beside the sums of the tile.
-  bool columns_fit_ahead() const { return !keeps_columns_ || column_registers() <= job_.most_ahead; }
+  bool columns_fit_ahead() const {
+    return !keeps_columns_ || column_registers() <= job_.most_ahead;
+  }
   Indices indices(int varies) const {
     if (flat_)
       return {(varies & (kByRow | kByVector | kByElement)) != 0, false, (varies & kByElement) != 0};

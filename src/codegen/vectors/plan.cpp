@@ -102,8 +102,8 @@ bool VectorEmitter::plan() {
 }
 
 /// An epilogue of a product's own kernel that reads what varies with columns alone (a bias): where
-/// threads go down rows and keep their columns they load it once. Threads that a row of vectors does
-/// not divide stand idle, so that it may take more steps; what is saved has to be worth them.
+/// threads go down rows and keep their columns they load it once. Threads that a row of vectors
+/// does not divide stand idle, so that it may take more steps; what is saved has to be worth them.
 bool VectorEmitter::keep_columns() {
   // Of a vector, in instructions that four schedulers issue: what its tile's sums and its store
   // take; a word that is loaded from memory by packs of 16 bytes. By what a multiprocessor's loads
@@ -112,8 +112,7 @@ bool VectorEmitter::keep_columns() {
   if (!job_.anchored || job_.grid || job_.begin.empty() || job_.may_begin_late || overlaps_ ||
       vectors_ > kThreads)
     return false;
-  const int64_t at_once = kThreads / vectors_,
-                steps = (job_.tile_rows + at_once - 1) / at_once;
+  const int64_t at_once = kThreads / vectors_, steps = (job_.tile_rows + at_once - 1) / at_once;
   int64_t vector = kMoved;
   for (const auto& [id, varies] : varies_)
     if ((varies & kByElement) && exprs_[id].scalar != Scalar::kLoad) vector += v_;

@@ -120,7 +120,8 @@ std::string VectorEmitter::approximate(ExprId id) {
   const auto of_a_row = [&](ExprId part) {
     return exprs_[part].scalar != Scalar::kConst && !(varies(part) & (kByVector | kByElement));
   };
-  if (flat_or_down() || across_ || expr.dtype != DType::f32 || !(varies(id) & kByElement)) return "";
+  if (flat_or_down() || across_ || expr.dtype != DType::f32 || !(varies(id) & kByElement))
+    return "";
   if (expr.scalar == Scalar::kExp) {
     const Expr& gap = exprs_[expr.args[0]];
     if (gap.scalar == Scalar::kSub && of_a_row(gap.args[1]) && rounding_hides(id))

@@ -20,9 +20,12 @@ void VectorEmitter::row_stores(int pass, std::string& out, const std::string& in
     const std::string where = access.affine
                                   ? affine_text(access, false)
                                   : offset_text(job_.layouts[body_.operands[step.slot]], step.at);
-    statements_.push_back(fmt::format(
-        "if (there[q] && {}) obk::store({}, {}, ({}){});", flat_ ? "col[q] == 0" : keeps_columns_ ? "col[0] == 0" : "lane == 0",
-        job_.pointer(step.slot, true), where, arithmetic_name(stored_type(step)), stored));
+    statements_.push_back(fmt::format("if (there[q] && {}) obk::store({}, {}, ({}){});",
+                                      flat_            ? "col[q] == 0"
+                                      : keeps_columns_ ? "col[0] == 0"
+                                                       : "lane == 0",
+                                      job_.pointer(step.slot, true), where,
+                                      arithmetic_name(stored_type(step)), stored));
   }
   if (statements_.empty() && element_statements_.empty()) return;
   out += indent + "OBK_EACH(q, R) {\n" + arrays;
@@ -43,8 +46,8 @@ void VectorEmitter::store(size_t s, const std::string& condition, const std::str
     call = fmt::format("if ({}) {}{}, {}, {});", condition,
                        job_.gives_to_all(step) ? "OBK_GIVE_PACK(V, " : "obk::store_pack<V>(",
                        job_.pointer(step.slot, true), where, array);
-    if (flat_or_down() && body_.operands[step.slot] == job_.partials && v_ <= stitch::kPartialColumns &&
-        slots_ == 0) {
+    if (flat_or_down() && body_.operands[step.slot] == job_.partials &&
+        v_ <= stitch::kPartialColumns && slots_ == 0) {
       call += fmt::format("\n{}  obk::give_partials<{}>(partials, ({}) / {}, {}, {});", indent,
                           storage_name(dtype), where, stitch::kPartialColumns, condition, array);
       gives_partials_ = true;

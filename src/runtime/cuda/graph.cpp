@@ -115,7 +115,7 @@ KernelNode CudaContext::node_of(size_t k, void** parameters, unsigned instances)
                            : launch.tasks;
   return {.function = executable_->functions_[k],
           .grid = {static_cast<unsigned>(ctas), instances, 1},
-          .block = {static_cast<unsigned>(launch.threads), 1, 1},
+          .block = {kThreads, 1, 1},
           .shared_bytes = static_cast<unsigned>(launch.shared),
           .parameters = parameters};
 }

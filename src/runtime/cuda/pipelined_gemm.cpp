@@ -4,12 +4,7 @@
 
 namespace obelisk::runtime::cuda {
 
-using kernels::pipelined_bounds::kMostRows, kernels::pipelined_bounds::kTallRows,
-    kernels::pipelined_bounds::kTileRows;
-
-// Sums of a thread that 288 threads' registers hold beside all else; columns of a tall tile whose
-// sums may be four chains (kTallColumnsOfFour, gemm_shape.h).
-static constexpr int64_t kMostSumsBesideProducer = 112, kColumnsOfFourChains = 96;
+using kernels::pipelined_bounds::kTallRows, kernels::pipelined_bounds::kTileRows;
 
 static constexpr int kSharers =
     2;  // tiles of a cluster that share weights: with four fewer clusters find a place, for as much
@@ -186,12 +181,6 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
                     to_string(Bytes{room})),
         work.label, "compile with --granularity mono"};
   p.refills = p.stages < wanted;
-  // Where registers hold the sums of as many threads and a warp more.
-  const bool tall = p.tile_rows > kTileRows,
-             one_chain = tall && (p.span > kMostRows || tile_wide > kColumnsOfFourChains);
-  const int64_t sums_of_thread = !tall ? tile_wide : one_chain ? tile_wide / 2 : tile_wide * 2;
-  p.producer = p.single && p.refills && !words && sums_of_thread <= kMostSumsBesideProducer;
-  if (p.producer) launch.threads = kThreads + 32;
   launch.pipelined_gemm = true, launch.streams = false, launch.ring_pages = 0;
   launch.shared = static_cast<int32_t>(p.stages * p.stage_bytes +
                                        std::max<int64_t>(p.scratch_bytes - p.overlaid, beyond));
@@ -219,12 +208,12 @@ std::string text_of(const PipelinedGemmNumbers& p, const std::string& name) {
       "  static constexpr int block_k = {}, boxes = {}, b_row = {}, b_column = {}, b_row_step = "
       "{}, "
       "b_column_step = {};\n"
-      "  static constexpr bool k_rows = {}, single = {}, refills = {}, producer = {};\n}};\n",
+      "  static constexpr bool k_rows = {}, single = {}, refills = {};\n}};\n",
       name, p.split_k, p.share, p.tasks, p.across, p.each, p.span, p.tile_rows, p.tile_columns,
       p.columns, p.tile_bytes, p.bytes, p.last_bytes, p.rows_bytes, p.stage_bytes, p.panel, p.stage,
       p.tile_stages, p.stages, p.row, p.block, p.row_step, p.block_step, p.overlaid,
       p.scratch_bytes, p.weights_step, p.block_k, p.boxes, p.b_row, p.b_column, p.b_row_step,
-      p.b_column_step, p.k_rows, p.single, p.refills, p.producer);
+      p.b_column_step, p.k_rows, p.single, p.refills);
 }
 
 }  // namespace obelisk::runtime::cuda

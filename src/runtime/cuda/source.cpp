@@ -175,9 +175,6 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
       if (program.bodies[k].traits.form == Form::kPipelinedGemm &&
           numbers.count(static_cast<int>(k)) == 0)
         runs[k] = false;
-    if (std::any_of(numbers.begin(), numbers.end(),
-                    [](const auto& each) { return each.second.producer; }))
-      text = "#define OBK_PRODUCER_WARPS 1\n" + text;
   }
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);

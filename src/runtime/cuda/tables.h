@@ -22,7 +22,7 @@ struct PipelinedGemmNumbers {
   int row = 0, block = 0, row_step = 0, block_step = 0, overlaid = 0, scratch_bytes = 0;
   int64_t weights_step = 0;
   int block_k = 64, boxes = 0, b_row = 0, b_column = 0, b_row_step = 0, b_column_step = 0;
-  bool k_rows = false, single = false, refills = false, producer = false;
+  bool k_rows = false, single = false, refills = false;
   friend bool operator==(const PipelinedGemmNumbers&, const PipelinedGemmNumbers&) = default;
 };
 

@@ -673,12 +673,13 @@ TEST(Tiles, TallOnesOfManyRows) {
   EXPECT_EQ(parts(4096, 768, 3072, strategy), 1);
   const auto pipelined = [&](DType type, int64_t rows, int64_t columns, int64_t depth,
                              const machine::Strategy& by) {
-    return is_pipelined_gemm(type, rows, columns, depth, device, by);
+    return gives_statistics(type, rows, columns, depth, device, by);
   };
   EXPECT_TRUE(pipelined(DType::f16, 1024, 3072, 768, strategy));
   EXPECT_TRUE(pipelined(DType::bf16, 128, 3072, 768, strategy));
-  EXPECT_FALSE(pipelined(DType::f16, 1024, 3072, 768, without));  // a grid
-  EXPECT_FALSE(pipelined(DType::f16, 3136, 768, 192, strategy));  // a short k
+  EXPECT_FALSE(pipelined(DType::f16, 1024, 3072, 768, without));   // a grid
+  EXPECT_FALSE(pipelined(DType::f16, 2048, 3072, 768, strategy));  // several tiles a CTA
+  EXPECT_FALSE(pipelined(DType::f16, 3136, 768, 192, strategy));   // a short k
   EXPECT_FALSE(pipelined(DType::f16, 16, 3072, 768, strategy));
   EXPECT_FALSE(pipelined(DType::f32, 1024, 3072, 768, strategy));
   EXPECT_FALSE(pipelined(DType::f16, 1024, 3072, 768, {}));  // no kernels of their own

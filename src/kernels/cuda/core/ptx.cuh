@@ -16,8 +16,8 @@
 
 #define OBK_DEVICE static __device__ __forceinline__
 
-/* A warp that computes nothing is not waited for (dataflow.cuh, pipelined_gemm.cuh). */
-#if defined(OBK_DATAFLOW) || defined(OBK_PRODUCER_WARPS)
+/* A warp that computes nothing is not waited for (dataflow.cuh). */
+#ifdef OBK_DATAFLOW
 static __device__ __forceinline__ void obk_meet() { asm volatile("bar.sync 0, 256;" ::: "memory"); }
 #define __syncthreads obk_meet
 #endif
@@ -156,10 +156,6 @@ OBK_DEVICE void fence_async_shared() {
 /* Whole warps, so many threads, meet; name 0 is the barrier of all. */
 OBK_DEVICE void named_barrier(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-/* Counted there, but not held. */
-OBK_DEVICE void named_barrier_arrive(int name, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
 /* ---- clocks ---- */

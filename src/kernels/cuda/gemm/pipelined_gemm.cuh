@@ -17,9 +17,8 @@
  * 64 columns by the tile's rows, swizzled in 16-byte chunks, zeros below the matrix), and weights
  * as they were packed, both on one mbarrier. As many stages as have a place are loaded before the
  * tile, by a thread of each warp in turn, their weights before the kernel waits for the one before
- * it; then one more whenever a stage has been read, across tile boundaries: by thread 0, or, of a
- * CTA's only tile, by a producer warp beside the eight that compute (N::producer). Between that wait
- * and the first load of rows nothing is computed, for there the whole kernel waits.
+ * it; then thread 0 loads one more whenever a stage has been read, across tile boundaries. Between
+ * that wait and the first load of rows nothing is computed, for there the whole kernel waits.
  *
  * A B that is an activation comes as A does, after that wait: by a TMA tensor map of its own, box
  * by box. Where its columns are rows in memory (k_rows false) a box is 64 k of a tile's columns,
@@ -70,7 +69,6 @@
  *   b_row_step, b_column_step     from matrix to matrix of a batch
  *   single                        CTAs have one tile each
  *   refills                       some places are loaded more than once
- *   producer                      by a warp that does nothing else
  *   overlaid, scratch_bytes       bytes of the sums that lie on the last places, which are free by
  *                                 then; of all scratch
  *
@@ -95,13 +93,6 @@ struct PipelinedGemmTask {
     c0 = (unsigned)beside % N::across * N::tile_columns, c1 = min(c0 + N::tile_columns, N::columns);
   }
 };
-
-/* Threads of the kernel, a producer warp's with them. */
-template <class N>
-static constexpr int pipelined_gemm_threads() {
-  return OBK_THREADS + (N::producer ? 32 : 0);
-}
-static constexpr int kProducerBarrier = 1; /* a named barrier: mbarriers are ready */
 
 /* mbarriers: that a stage has come; that it has been read; what counts a cluster's sums. Where they
  * are follows from no parameter: they are ready when the first ones have come from HBM. */
@@ -434,34 +425,6 @@ static constexpr int pipelined_gemm_slice(int rows, int parts) {
   return (rows + parts - 1) / parts;
 }
 
-/* The producer warp: the stages of the CTA's only tile that have no place at first, each to the place
- * of the oldest one when all have read it. */
-template <class N>
-static __device__ __forceinline__ void pipelined_gemm_produce(const ObkPipelinedGemm& p,
-                                                              uint32_t at, uint32_t bars,
-                                                              int task) {
-  if (N::share == 1) named_barrier(kProducerBarrier, pipelined_gemm_threads<N>());
-  if (N::split_k > 1) cluster_arrive_relaxed(), cluster_wait(); /* as all threads do */
-  if (threadIdx.x % 32 != 0) return;
-  PipelinedGemmWay<N> way = {};
-  way.task = task;
-  way.find_b(p);
-  way.find_rows();
-  way.skip(N::stages);
-  Watchdog dog = {p.grid.watch, blockIdx.x, 0, 0};
-  wait_for_previous();
-#pragma unroll 1
-  for (int stage = N::stages; stage < N::tile_stages; ++stage) {
-    way.slot = stage % N::stages;
-    dog.start();
-    while (!mbarrier_try(read_bar(bars, way.slot), (stage / N::stages - 1) & 1))
-      dog.check(3, way.slot, stage, 0);
-    way.weights(at, bars);
-    way.rows(p, at, bars);
-    way.skip(1);
-  }
-}
-
 template <Body body, class N>
 static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm& p) {
   extern __shared__ __align__(1024) char shared[];
@@ -472,8 +435,7 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
   const int first_tile = Cluster::first_tile(), step = gridDim.x / kSplitK;
   const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
   const uint32_t at = shared_address(shared), bars = pipelined_gemm_bars();
-  const bool computes = !N::producer || warp < OBK_THREADS / 32;
-  if (computes && lane == 0) {
+  if (lane == 0) {
     mbarrier_init(bars + 8 * warp, 1);
     if (kSplitK > 1 && warp == OBK_THREADS / 32 - 2) mbarrier_init(read_bar(bars, kMostStages), 1);
   }
@@ -483,7 +445,7 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
   const int here = N::single || first_tile < N::tasks ? min(N::tile_stages, N::stages)
                                                       : 0; /* stages of it that have a place */
   PipelinedGemmWay<N> way = {};
-  if (computes && lane == 0) {
+  if (lane == 0) {
     way.task = first_tile;
     way.find_b(p);
     way.skip(warp);
@@ -500,7 +462,6 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
     __syncwarp();
     cluster_meet_relaxed();
   }
-  if (!computes) return pipelined_gemm_produce<N>(p, at, bars, first_tile);
   if (lane == 0) {
     each_of_warp(warp, here, [&](int) { way.weights(at, bars), way.skip(OBK_THREADS / 32); });
 #ifdef OBK_INSTANCES
@@ -515,8 +476,6 @@ static __device__ __forceinline__ void run_pipelined_gemm(const ObkPipelinedGemm
     first.find_rows();
   }
   __syncwarp();
-  if (N::producer && N::share == 1)
-    named_barrier_arrive(kProducerBarrier, pipelined_gemm_threads<N>());
   if (kSplitK > 1) cluster_arrive_relaxed();
   if (N::single) { /* nothing else to find */
     if (lane == 0 && warp < here) {
@@ -616,7 +575,7 @@ static __device__ __forceinline__ void pipelined_gemm_stages(PipelinedGemmPipe<N
       const int refilled = s - 1 - refills_late<N>() + N::stages;
       if (again || kUnderWay == 0) wgmma_wait<kUnderWay>();
       if (again) pipe.give_back((s - 1) % N::stages);
-      if (!N::producer && refilled >= N::stages && refilled < kStages) pipe.refill_with(refilled);
+      if (refilled >= N::stages && refilled < kStages) pipe.refill_with(refilled);
     }
     meanwhile();
     wgmma_wait<0>();
@@ -905,15 +864,13 @@ static __device__ __forceinline__ void pipelined_gemm_tall_split_k(ObkLanes* w, 
 }  // namespace obk
 
 #define OBK_PIPELINED_GEMM_KERNEL(name, body, numbers)                    \
-  extern "C" __global__ void                                              \
-  __launch_bounds__(obk::pipelined_gemm_threads<numbers>(), 1)               \
+  extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)            \
       name(OBK_PARAMETER(ObkPipelinedGemm)) {                             \
     obk::run_pipelined_gemm<body, numbers>(OBK_RECORD(ObkPipelinedGemm)); \
   }
 #define OBK_PIPELINED_GEMM_CLUSTER_KERNEL(name, body, numbers)                        \
   extern "C" __global__ void __cluster_dims__(numbers::split_k* numbers::share, 1, 1) \
-      __launch_bounds__(obk::pipelined_gemm_threads<numbers>(), 1)                       \
-      name(OBK_PARAMETER(ObkPipelinedGemm)) {                                         \
+      __launch_bounds__(OBK_THREADS, 1) name(OBK_PARAMETER(ObkPipelinedGemm)) {       \
     obk::run_pipelined_gemm<body, numbers>(OBK_RECORD(ObkPipelinedGemm));             \
   }
 
