@@ -678,7 +678,7 @@ TEST(Tiles, TallOnesOfManyRows) {
   EXPECT_TRUE(pipelined(DType::f16, 1024, 3072, 768, strategy));
   EXPECT_TRUE(pipelined(DType::bf16, 128, 3072, 768, strategy));
   EXPECT_FALSE(pipelined(DType::f16, 1024, 3072, 768, without));   // a grid
-  EXPECT_FALSE(pipelined(DType::f16, 2048, 3072, 768, strategy));  // several tiles a CTA
+  EXPECT_FALSE(pipelined(DType::f16, 2048, 3072, 768, strategy));  // several tiles a worker
   EXPECT_FALSE(pipelined(DType::f16, 3136, 768, 192, strategy));   // a short k
   EXPECT_FALSE(pipelined(DType::f16, 16, 3072, 768, strategy));
   EXPECT_FALSE(pipelined(DType::f32, 1024, 3072, 768, strategy));
