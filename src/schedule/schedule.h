@@ -61,7 +61,7 @@ int64_t tall_split_k(const machine::Machine& machine, const machine::Strategy& s
 
 /// Whether a GEMM of 16-bit numbers by constant weights goes to a pipelined kernel whose tiles give
 /// a norm's statistics of their rows for less than the norm's kernel takes. Of kMostPipelinedRows
-/// and more: by predicted time, and where each worker has one tile; with several BERT-base of batch
+/// and more: by predicted time, and where each worker has one tile. With several BERT-base of batch
 /// 16 and 32 was slower (h200_tall_gemm.json, norms).
 bool gives_statistics(DType type, int64_t rows, int64_t columns, int64_t depth,
                       const machine::Machine& machine, const machine::Strategy& strategy);

@@ -260,8 +260,8 @@ int64_t products_in_full_rounds(const passes::BatchOfProducts& batch,
 namespace {
 
 /// Predicted nanoseconds of a GEMM of constant weights by the tiles that suit it best, b_count of
-/// them side by side: in a pipelined kernel (none: infinite), where a worker computes so many
-/// tiles, one after another; and in other tiles.
+/// them side by side: in a pipelined kernel (none: infinite), where a worker computes so many tiles
+/// in turn; and in other tiles.
 struct GemmNanos {
   double pipelined = INFINITY, other = INFINITY;
   int64_t rounds = 0;
