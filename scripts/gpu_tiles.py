@@ -150,12 +150,12 @@ def main():
     sms, rows, failures = count_sms(), [], []
 
     built = (BIN / "obelisk").stat()
-    of = [built.st_mtime_ns, built.st_size, given.target, given.copies, given.fewest, given.most, sms]
+    made_by = [built.st_mtime_ns, built.st_size, given.target, given.copies, given.fewest, given.most, sms]
 
     def ready(shape):
         """The model, its predicted tile, the others; compiled, unless an earlier call has done that."""
         model, kept = work / f"{shape}.onnx", work / f"{shape}.json"
-        if kept.exists() and (found := json.loads(kept.read_text()))["of"] == of:
+        if kept.exists() and (found := json.loads(kept.read_text()))["made_by"] == made_by:
             return model, found["chosen"] and tuple(found["chosen"]), [tuple(tile) for tile in found["tiles"]]
         m, k, n = map(int, shape.split("x"))
         write_model(model, m, k, n, given.copies)
@@ -165,7 +165,7 @@ def main():
                 tiles.append(tile)
         for tile in [None, *tiles]:
             call([BIN / "obelisk", *words(given, "compile", model, tile), "--to", "load"], 200)
-        kept.write_text(json.dumps({"of": of, "chosen": chosen, "tiles": tiles}))
+        kept.write_text(json.dumps({"made_by": made_by, "chosen": chosen, "tiles": tiles}))
         return model, chosen, tiles
 
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:

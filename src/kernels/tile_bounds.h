@@ -40,12 +40,6 @@ inline constexpr int64_t kClusterColumns = 112;       // of a tile that a cluste
 inline constexpr int64_t kBoxBytes = 128;             // that come at once of a row of such a B
 }  // namespace pipelined_bounds
 
-/// GEMMs whose tiles give a norm's statistics of the rows of A (statistics.cuh): as many rows as a
-/// pipelined kernel has at least, of which of 512 and more the schedule says whether it is one.
-namespace statistics_bounds {
-inline constexpr int64_t kFewestRows = pipelined_bounds::kFewestRows;
-}
-
 /// GEMM tiles that take their weights page by page in a dataflow program (gemm_skinny.cuh): all of
 /// A and four planes of sums in shared memory, a few pages' code. A body with that promise asserts
 /// it.

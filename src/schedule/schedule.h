@@ -59,12 +59,12 @@ double strided_columns_nanos(const machine::Machine& machine, DType type, int64_
 int64_t tall_split_k(const machine::Machine& machine, const machine::Strategy& strategy,
                      int32_t type, int64_t rows, int64_t columns, int64_t depth);
 
-/// Whether a GEMM of 16-bit numbers by constant weights goes to a pipelined kernel whose tiles give
-/// a norm's statistics of their rows for less than the norm's kernel takes. Of kMostPipelinedRows
-/// and more: by predicted time, and where each worker has one tile. With several BERT-base of batch
-/// 16 and 32 was slower (h200_tall_gemm.json, norms).
-bool gives_statistics(DType type, int64_t rows, int64_t columns, int64_t depth,
-                      const machine::Machine& machine, const machine::Strategy& strategy);
+/// Whether a GEMM of 16-bit numbers by constant weights, of kMostPipelinedRows rows or more, is
+/// predicted to be quickest in tall tiles, and each worker computes one of them. A norm before it
+/// is then computed by its tiles; where workers computed several, BERT-base of batch 16 and 32 was
+/// slower so (h200_tall_gemm.json, norms).
+bool one_round_of_tall_tiles(DType type, int64_t rows, int64_t columns, int64_t depth,
+                             const machine::Machine& machine, const machine::Strategy& strategy);
 
 /// How many groups a grouped convolution should have if groups may be merged (block-diagonal
 /// weights): its own number, unless fewer are predicted to be clearly quicker.

@@ -260,11 +260,10 @@ int64_t products_in_full_rounds(const passes::BatchOfProducts& batch,
 namespace {
 
 /// Predicted nanoseconds of a GEMM of constant weights by the tiles that suit it best, b_count of
-/// them side by side: in a pipelined kernel (none: infinite), where a worker computes so many tiles
-/// in turn; and in other tiles.
+/// them side by side.
 struct GemmNanos {
-  double pipelined = INFINITY, other = INFINITY;
-  int64_t rounds = 0;
+  double pipelined = INFINITY, other = INFINITY;  // in a pipelined kernel; in other tiles
+  int64_t rounds = 0;                             // tiles of a worker in the pipelined kernel
 };
 GemmNanos gemm_nanos(const PipelinedShape& shape, const Cutting& cut) {
   const bool words = OBK_LIES_AS_F32(shape.type);
@@ -334,13 +333,12 @@ bool dual_gemm_pays(DType type, int64_t rows, int64_t columns, int64_t depth,
   return two >= machine::thresholds::kWorthSplitting * dual;
 }
 
-bool gives_statistics(DType type, int64_t rows, int64_t columns, int64_t depth,
-                      const machine::Machine& machine, const machine::Strategy& strategy) {
+bool one_round_of_tall_tiles(DType type, int64_t rows, int64_t columns, int64_t depth,
+                             const machine::Machine& machine, const machine::Strategy& strategy) {
   const kernels::TileLibrary& tiles = kernels::tile_library(machine);
   if (!strategy.own_kernels || !takes_async_mma(machine, strategy) || !tiles.gemm.pipelined ||
-      !is_half(type) || rows < stitch::kFewestPipelinedRows)
+      !is_half(type) || rows < stitch::kMostPipelinedRows)
     return false;
-  if (rows < stitch::kMostPipelinedRows) return true;
   const Cutting cut{machine, strategy, tiles, {machine.sms}};
   const GemmNanos nanos = gemm_nanos(
       {.type = static_cast<int32_t>(type), .span = rows, .columns = columns, .k = depth}, cut);

@@ -41,6 +41,7 @@ def test_rows_over_a_driver_that_computes_nothing(obelisk, tmp_path):
         pytest.skip("no device compiler")
     out = tmp_path / "rows.json"
     words = ["--shapes", "64x128x1024", "--copies", "2", "--most", "2", "--jobs", "2", "--work", tmp_path / "work", "--out", out]
+
     def run():
         done = subprocess.run([sys.executable, ROOT / "scripts" / "gpu_tiles.py", *map(str, words)], capture_output=True, text=True, timeout=300,
                               env=os.environ | obelisk.environment | {"LD_LIBRARY_PATH": str(STUB)})

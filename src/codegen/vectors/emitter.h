@@ -84,6 +84,7 @@ class VectorEmitter {
   bool store_packs(const Access& access, int64_t v) const { return whole(access, lane_, v); }
   int64_t budget() const { return job_.grid ? kFewRegisters : kMostRegisters; }
   bool keep_columns();
+  /// Points of a tile, in whichever order threads take them.
   bool flat_or_down() const { return flat_ || keeps_columns_; }
 
   // ---- dependence.cpp: what a value varies with

@@ -105,9 +105,9 @@ bool VectorEmitter::plan() {
 /// threads go down rows and keep their columns they load it once. Threads that a row of vectors
 /// does not divide stand idle, so that it may take more steps; what is saved has to be worth them.
 bool VectorEmitter::keep_columns() {
-  // Of a vector, in instructions that four schedulers issue: what its tile's sums and its store
-  // take; a word that is loaded from memory by packs of 16 bytes. By what a multiprocessor's loads
-  // take a clock, not measured.
+  // Instructions that an SM issues in the time that a vector's loads from shared memory and its
+  // store take, and in that of a word of a 16-byte load. Estimates: an SM issues four a clock, and
+  // loads or stores 128 bytes.
   constexpr int64_t kMoved = 80, kWord = 4;
   if (!job_.anchored || job_.grid || job_.begin.empty() || job_.may_begin_late || overlaps_ ||
       vectors_ > kThreads)

@@ -91,11 +91,18 @@ TEST(CudaSource, OnlyTheBodyThatWouldBeSerialisedLosesItsWgmmaTiles) {
   EXPECT_GT(narrow->find("#define OBK_WGMMA_TILES OBK_INLINED"), narrow->find("/* second */"));
 }
 
+/// A graph's bodies for an H200, kernels of a graph.
+std::vector<codegen::BodyText> bodies_of(const graph::Graph& graph,
+                                         const machine::Strategy& strategy) {
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const stitch::Plan plan = stitch::plan(graph, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
+  return codegen::emit(graph, plan, tasks, kernels::tile_library(device)).bodies;
+}
+
 // What a pipelined GEMM's epilogue reads of weights is requested before its kernel waits for the
 // one before, what others compute after it.
 TEST(CudaSource, APipelinedGemmReadsOnlyWeightsBeforeItWaits) {
-  const machine::Machine device = *machine::gpu("sm_90a");
-  const machine::Strategy strategy{.own_kernels = true};
   graph::Graph graph;
   const auto x = graph.add_input("x", {DType::f16, {192, 192}}),
              r = graph.add_input("r", {DType::f16, {192, 96}});
@@ -104,11 +111,8 @@ TEST(CudaSource, APipelinedGemmReadsOnlyWeightsBeforeItWaits) {
   const auto product = graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w});
   graph.mark_output(
       graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Add, {product, bias}), r}), "y");
-  const stitch::Plan plan = stitch::plan(graph, device, strategy);
-  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
-  const codegen::Source source = codegen::emit(graph, plan, tasks, kernels::tile_library(device));
   int products = 0;
-  for (const codegen::BodyText& body : source.bodies) {
+  for (const codegen::BodyText& body : bodies_of(graph, {.own_kernels = true})) {
     const size_t begin = body.text.find("OBK_PIPELINED_GEMM_BEGIN()");
     if (begin == std::string::npos) continue;
     ++products;
@@ -129,29 +133,22 @@ TEST(CudaSource, APipelinedGemmReadsOnlyWeightsBeforeItWaits) {
 // Threads of a tall tile's epilogue keep their columns: each loads its bias once, before the kernel
 // waits.
 TEST(CudaSource, ATallTilesBiasIsLoadedOnce) {
-  const machine::Machine device = *machine::gpu("sm_90a");
-  const machine::Strategy strategy{.own_kernels = true};
-  for (const auto [columns, vectors, type] :
-       {std::tuple{2304, 18, DType::f16}, {3072, 24, DType::f16}, {768, 0, DType::f16}}) {
+  for (const auto [columns, vectors] : {std::pair{2304, 18}, {3072, 24}, {768, 0}}) {
     graph::Graph graph;
-    const auto x = graph.add_input("x", {type, {1024, 768}});
-    const auto w = graph.add_constant(Tensor::allocate({type, {768, columns}})),
-               bias = graph.add_constant(Tensor::allocate({type, {columns}}));
+    const auto x = graph.add_input("x", {DType::f16, {1024, 768}});
+    const auto w = graph.add_constant(Tensor::allocate({DType::f16, {768, columns}})),
+               bias = graph.add_constant(Tensor::allocate({DType::f16, {columns}}));
     const auto product =
         graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w});
     graph.mark_output(graph.must_add(graph::Op::Add, {product, bias}), "y");
-    const stitch::Plan plan = stitch::plan(graph, device, strategy);
-    const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
-    const codegen::Source source = codegen::emit(graph, plan, tasks, kernels::tile_library(device));
     int tall = 0;
-    for (const codegen::BodyText& body : source.bodies) {
-      const size_t tile = body.text.find("OBK_PIPELINED_GEMM_TALL_OF(");
-      if (tile == std::string::npos) continue;
+    for (const codegen::BodyText& body : bodies_of(graph, {.own_kernels = true})) {
+      if (body.text.find("OBK_PIPELINED_GEMM_TALL_OF(") == std::string::npos) continue;
       ++tall;
       const size_t load = body.text.find("load_pack<V>(x");
       EXPECT_LT(load, body.text.find("OBK_PIPELINED_GEMM_BEGIN()")) << body.text;
       EXPECT_EQ(body.text.find("load_pack<V>(x", load + 1), std::string::npos) << body.text;
-      // A point of a thread has a column of its own where they are so few that all loads fly.
+      // 768 columns: a thread has so few points that each loads its own, before the tile.
       EXPECT_EQ(body.text.find("OBK_GROUP(") != std::string::npos, vectors > 0) << body.text;
       EXPECT_EQ(body.text.find(fmt::format("OBK_GROUPS({})", vectors)) != std::string::npos,
                 vectors > 0)
@@ -672,11 +669,7 @@ TEST(CudaTables, APipelinedGemmOfActivationsStaysInsideItsOperands) {
 std::vector<codegen::BodyText> bodies_of(const std::string& text, int64_t grid_bytes) {
   const auto graph = graph::parse("graph \"g\" {\n" + text + "}");
   CHECK(graph.ok(), "{}", graph.error().text());
-  const machine::Machine device = *machine::gpu("sm_90a");
-  const machine::Strategy strategy{.min_grid_bytes = {grid_bytes}};
-  const stitch::Plan plan = stitch::plan(*graph, device, strategy);
-  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
-  return codegen::emit(*graph, plan, tasks, kernels::tile_library(device)).bodies;
+  return bodies_of(*graph, machine::Strategy{.min_grid_bytes = {grid_bytes}});
 }
 int count_of(const std::string& text, std::string_view what) {
   int count = 0;

@@ -671,18 +671,18 @@ TEST(Tiles, TallOnesOfManyRows) {
   EXPECT_EQ(parts(1024, 768, 768, strategy), 1);
   EXPECT_EQ(parts(1024, 3072, 3072, strategy), 1);
   EXPECT_EQ(parts(4096, 768, 3072, strategy), 1);
-  const auto pipelined = [&](DType type, int64_t rows, int64_t columns, int64_t depth,
+  const auto one_round = [&](DType type, int64_t rows, int64_t columns, int64_t depth,
                              const machine::Strategy& by) {
-    return gives_statistics(type, rows, columns, depth, device, by);
+    return one_round_of_tall_tiles(type, rows, columns, depth, device, by);
   };
-  EXPECT_TRUE(pipelined(DType::f16, 1024, 3072, 768, strategy));
-  EXPECT_TRUE(pipelined(DType::bf16, 128, 3072, 768, strategy));
-  EXPECT_FALSE(pipelined(DType::f16, 1024, 3072, 768, without));   // a grid
-  EXPECT_FALSE(pipelined(DType::f16, 2048, 3072, 768, strategy));  // several tiles a worker
-  EXPECT_FALSE(pipelined(DType::f16, 3136, 768, 192, strategy));   // a short k
-  EXPECT_FALSE(pipelined(DType::f16, 16, 3072, 768, strategy));
-  EXPECT_FALSE(pipelined(DType::f32, 1024, 3072, 768, strategy));
-  EXPECT_FALSE(pipelined(DType::f16, 1024, 3072, 768, {}));  // no kernels of their own
+  EXPECT_TRUE(one_round(DType::f16, 1024, 3072, 768, strategy));
+  EXPECT_TRUE(one_round(DType::bf16, 512, 3072, 768, strategy));
+  EXPECT_FALSE(one_round(DType::bf16, 511, 3072, 768, strategy));  // not asked of fewer rows
+  EXPECT_FALSE(one_round(DType::f16, 1024, 3072, 768, without));   // a grid
+  EXPECT_FALSE(one_round(DType::f16, 2048, 3072, 768, strategy));  // several tiles a worker
+  EXPECT_FALSE(one_round(DType::f16, 3136, 768, 192, strategy));   // a short k
+  EXPECT_FALSE(one_round(DType::f32, 1024, 3072, 768, strategy));
+  EXPECT_FALSE(one_round(DType::f16, 1024, 3072, 768, {}));  // no kernels of their own
   EXPECT_TRUE(stitch::splits_meet(device, strategy, 1024, 768, 2));
   EXPECT_FALSE(stitch::splits_meet(device, strategy, 1024, 768, 4));
   EXPECT_FALSE(stitch::splits_meet(device, without, 1024, 768, 2));

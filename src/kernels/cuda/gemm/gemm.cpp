@@ -416,8 +416,7 @@ int64_t cuda_streamed_gemm_scratch_bytes(int32_t type, int64_t rows, int64_t col
 }
 
 bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t, int64_t k, bool own_kernel) {
-  using namespace statistics_bounds;
-  return own_kernel && OBK_IS_HALF(type) && k % 64 == 0 && rows >= kFewestRows;
+  return own_kernel && OBK_IS_HALF(type) && k % 64 == 0 && rows >= pipelined_bounds::kFewestRows;
 }
 
 int64_t cuda_gemm_dataflow_bytes(int32_t type, int64_t rows, int64_t columns, int64_t k) {
