@@ -4,7 +4,8 @@
     gpu_tiles.py [--shapes 197x768x3072,…] [--prepare] [--most 14] [--jobs 12] [--out FILE.json]
 
 A shape is ROWSxDEPTHxCOLUMNS of a product in f16 by constant weights, with a bias; by default those of twenty networks. Each is
-a graph of `--copies` such products, with inputs and weights of their own, one after another. It is compiled with the tile that the
+a graph of `--copies` such products, with inputs and weights of their own, one after another: the first row of each is part of the
+next one's bias, so that none runs beside another and each has the tiles that it has alone. It is compiled with the tile that the
 compiler chooses and with other tiles of a pipelined GEMM (--gemm-tile): of those that make a product at least `--fewest` tasks the
 `--most` that are nearest to a task a multiprocessor. Rows hold device microseconds of a product and its launch: `chosen_us` and
 `chosen` (rows, columns), `tuned_us` and `tuned` of the quickest, `share`: tuned over chosen, the speed that the prediction keeps.
@@ -49,7 +50,7 @@ SHAPES = {
     "segformer_b0": ["1024x160x640"],
     "t5_large, 160 tokens": ["160x1024x2816"],
 }
-TILES = re.compile(r"product MatMul Add: [^,]*, tiles (\d+) x (\d+)")  # as --explain schedule says
+TILES = re.compile(r"cut into tiles of (\d+) x (\d+)")  # as --explain schedule says
 TOLERANCE = 0.02  # chosen: answers are about 1.4, and a tile adds in another order
 COLUMNS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 192)
 
@@ -62,11 +63,15 @@ def write_model(path, rows, depth, columns, copies):
     random = np.random.default_rng(rows * depth + columns)
     weights, nodes, outputs = [], [], []
     for k in range(copies):
-        weights.append(numpy_helper.from_array((random.standard_normal((depth, columns)) / depth**0.5).astype("f2"), f"w{k}"))
-        weights.append(numpy_helper.from_array(random.standard_normal(columns).astype("f2"), f"b{k}"))
+        weights.append(numpy_helper.from_array((random.standard_normal((depth, columns)) / (4 * depth**0.5)).astype("f2"), f"w{k}"))
         nodes.append(helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"p{k}"]))
-        nodes.append(helper.make_node("Add", [f"p{k}", f"b{k}"], [f"y{k}"]))
+        if k == 0:
+            weights.append(numpy_helper.from_array((random.standard_normal(columns) / 4).astype("f2"), "bias"))
+        else:
+            nodes.append(helper.make_node("Slice", [f"y{k - 1}", "zero", "one", "zero"], [f"bias{k}"]))
+        nodes.append(helper.make_node("Add", [f"p{k}", f"bias{k}" if k else "bias"], [f"y{k}"]))
         outputs.append(helper.make_tensor_value_info(f"y{k}", TensorProto.FLOAT16, [rows, columns]))
+    weights += [numpy_helper.from_array(np.array([number]), name) for name, number in (("zero", 0), ("one", 1))]
     # Of inputs of their own: products of one input would become one.
     inputs = [helper.make_tensor_value_info(f"x{k}", TensorProto.FLOAT16, [rows, depth]) for k in range(copies)]
     graph = helper.make_graph(nodes, "products", inputs, outputs, weights)
@@ -112,9 +117,9 @@ class Bench:
             return None
 
 
-def tile_of(given, model, tile):
-    """Rows and columns that the products get."""
-    done, out, _ = call([BIN / "obelisk", *words(given, "compile", model, tile), "--to", "schedule", "--explain", "schedule"], 100)
+def compiled(given, model, tile):
+    """Rows and columns of the tiles in a program that is compiled and kept for later calls."""
+    done, out, _ = call([BIN / "obelisk", *words(given, "compile", model, tile), "--to", "load", "--explain", "schedule"], 300)
     found = TILES.findall(out)
     return tuple(map(int, found[0])) if done == 0 and found else None
 
@@ -159,12 +164,8 @@ def main():
             return model, found["chosen"] and tuple(found["chosen"]), [tuple(tile) for tile in found["tiles"]]
         m, k, n = map(int, shape.split("x"))
         write_model(model, m, k, n, given.copies)
-        chosen, tiles = tile_of(given, model, None), []
-        for tile in candidates(m, n, sms, given.fewest, given.most):
-            if tile != chosen and tile_of(given, model, tile) == tile:
-                tiles.append(tile)
-        for tile in [None, *tiles]:
-            call([BIN / "obelisk", *words(given, "compile", model, tile), "--to", "load"], 200)
+        chosen = compiled(given, model, None)
+        tiles = [tile for tile in candidates(m, n, sms, given.fewest, given.most) if tile != chosen and compiled(given, model, tile) == tile]
         kept.write_text(json.dumps({"made_by": made_by, "chosen": chosen, "tiles": tiles}))
         return model, chosen, tiles
 
@@ -177,7 +178,7 @@ def main():
     for (shape, network), (model, chosen, tiles) in zip(named, prepared):
         times = {tile: bench.time(model, tile) for tile in [None, *tiles]}
         if not chosen or not times[None]:
-            failures.append(f"{shape}: the chosen tile was not timed: {bench.why or 'no product in --explain schedule'}")
+            failures.append(f"{shape}: the chosen tile was not timed: {bench.why or 'no tiles in --explain schedule'}")
             continue
         times = {tile: us for tile, us in times.items() if us}
         for tile in {None, *sorted(times, key=times.get)[:given.again]}:
@@ -192,7 +193,7 @@ def main():
             failures.append(f"{shape}: with tiles of {best or chosen}: {wrong}")
         row = {"network": network, "shape": shape, "chosen": chosen, "chosen_us": round(times[None] / given.copies, 3),
                "tuned": best or chosen, "tuned_us": round(times[best] / given.copies, 3), "share": round(times[best] / times[None], 3),
-               "tried": len(times)}
+               "tried": len(times), "us": {"%dx%d" % (tile or chosen): round(us / given.copies, 3) for tile, us in times.items()}}
         rows.append(row)
         say(f"tiles  {shape:16} {chosen} {row['chosen_us']:.2f} us, tuned {row['tuned']} {row['tuned_us']:.2f} us, share {row['share']:.3f} of {row['tried']}")
         if given.out:
