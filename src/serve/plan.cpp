@@ -53,25 +53,19 @@ Plan::Item Plan::item_of(const Job& job, Time due) {
   Programs& programs = at->second;
   if (fresh) {
     const ModelTimes& model = times_.models[static_cast<size_t>(job.model)];
-    const int batch = smallest(model, job.rows);
-    double single = 0;  // slot-nanoseconds of a row that shares nothing
+    programs.model = &model;
+    programs.batch = smallest(model, job.rows);
+    if (joins(policy_)) programs.together = largest(model);
     for (const VariantTime& variant : model.variants) {
       if (narrow_ ? wasteful(model, variant) : variant.width != window_.slots()) continue;
-      if (variant.batch == 1) {
-        const Time time = variant.width == window_.slots() ? variant.alone : variant.beside;
-        const double cost = static_cast<double>(time.count()) * variant.width;
-        if (single == 0 || cost < single) single = cost;
-      }
+      if (!holds(model, variant, job.rows)) continue;
+      if (variant.batch != programs.batch && !joins(policy_)) continue;
       const int runs = passes(variant, job.rows);
-      if (variant.batch == batch && (programs.all.empty() || variant.width < programs.narrowest))
+      programs.all.push_back({&variant, variant.alone * runs, usual(variant) * runs});
+      if (variant.batch == programs.batch &&
+          (programs.narrowest == 0 || variant.width < programs.narrowest))
         programs.narrowest = variant.width;
-      if (variant.batch == batch)
-        programs.all.push_back({variant.width, variant.alone * runs, usual(variant) * runs});
     }
-    if (single > 0)
-      programs.discount = std::min(
-          cost_of_row(model, policy_, window_.waiting_of(job.model), window_.slots()) / single,
-          1.0);
     programs.away = model.away, programs.quickest = quickest(model, job.rows);
   }
   return {&job, due, &programs, window_.slower(job.tenant, policy_)};
@@ -82,68 +76,99 @@ bool Plan::before(const Item& a, const Item& b) {
          std::tuple(b.job->priority, b.due, b.job->key);
 }
 
-/// The widest program within its part of the slots, else the narrowest, of those that are in time;
-/// width 0: none is. In `end` is what ends first then.
-Plan::Place Plan::best_of(const Item& item, Place place, int slots, int part, double margin,
+/// What the scheduler would choose of the programs that are in time; none: there is none.
+Plan::Place Plan::best_of(const Item& item, Place place, int slots, const Room& room, double margin,
                           bool alone) const {
-  place.width = 0;
+  place.program = nullptr;
+  const auto takes = [&](const Programs::One& program, bool alone) {
+    const Time time = alone ? program.alone : program.usual;
+    return item.slower > 1 ? scaled(time, item.slower) : time;
+  };
   for (const Programs::One& program : item.programs->all) {
-    if (program.width > slots) continue;
-    Time takes = alone ? program.alone : program.usual;
-    if (item.slower > 1) takes = scaled(takes, item.slower);
-    if (place.start + scaled(takes, margin) > item.job->deadline) continue;
-    const bool within = program.width <= part, was = place.width <= part;
-    if (place.width > 0 && (within != was ? was
-                            : within      ? program.width <= place.width
-                                          : program.width >= place.width))
+    if (program.variant->width > slots) continue;
+    const Time time = takes(program, alone);
+    if (place.start + scaled(time, margin) > item.job->deadline) continue;
+    if (is_small(item, program, place.start, room.rows)) continue;
+    if (place.program && !better(*item.programs->model, *program.variant, takes(program, false),
+                                 *place.program->variant, takes(*place.program, false), room))
       continue;
-    place.width = program.width, place.end = place.start + takes;
+    place.program = &program, place.end = place.start + time;
   }
   return place;
 }
 
+/// Requests of the same model that are likely to come until a time.
+int Plan::coming(const Job& job, Time until) const {
+  const Time gap = policy_.foresee ? window_.gap(job.model) : kNever;
+  if (gap == kNever) return 0;
+  return static_cast<int>(std::min((until - now_) / std::max(gap, Time(1)), int64_t{1} << 20));
+}
+
+/// Whether a row of so many takes far more of the machine in a program than in one of a larger
+/// batch and the same width.
+bool Plan::is_small(const Item& item, const Programs::One& program, Time start, int rows) const {
+  if (!item.added || start <= now_) return false;
+  constexpr double kFarMore = 1.25;
+  const auto cost = [&](const Programs::One& one) {
+    return static_cast<double>(one.usual.count()) / std::min(one.variant->batch, rows);
+  };
+  return std::ranges::any_of(item.programs->all, [&](const Programs::One& other) {
+    return other.variant->width == program.variant->width &&
+           other.variant->batch > program.variant->batch && kFarMore * cost(other) < cost(program);
+  });
+}
+
 /// As Deciding::start_on: on the slots that are free first on which a program of it is in time. Of
 /// one that cannot be in time any more, what ends first.
-Plan::Place Plan::place(const Item& item, int others) const {
+Plan::Place Plan::place(const Item& item, int others, int waiting) const {
   Place best, late;
   late.late = true;
+  const int least = item.programs->narrowest;
   for (size_t machine = 0; machine < free_.size(); ++machine) {
     int slots = 0;
     for (size_t k = 0; k < free_[machine].size(); ++k) {
       slots += free_[machine][k].slots;
       const Time start = std::max(free_[machine][k].at, now_ + item.programs->away);
-      if (slots < item.programs->narrowest) continue;
-      if (start >= (best.width > 0 ? best.start : late.end)) break;
+      if (slots < least) continue;
+      if (start >= (best.program ? best.start : late.end)) break;
       const Place here{.machine = machine, .entry = k, .start = start};
-      const int part = slots / (1 + others);
+      const int share = slots / (1 + others);
+      const Room room{
+          .share = std::max(share, least),
+          .crowded = share < least,
+          .rows =
+              std::max(joins(policy_) ? waiting + (item.added ? coming(*item.job, start) : 0) : 1,
+                       item.job->rows)};
       const bool empty = slots == window_.slots();
-      Place found = best_of(item, here, slots, part, policy_.margin, false);
-      if (found.width == 0) found = best_of(item, here, slots, part, 1, false);
-      if (found.width == 0 && empty) found = best_of(item, here, slots, part, 1, true);
-      if (found.width > 0) {
+      Place found = best_of(item, here, slots, room, policy_.margin, false);
+      if (!found.program) found = best_of(item, here, slots, room, 1, false);
+      if (!found.program && empty) found = best_of(item, here, slots, room, 1, true);
+      if (found.program) {
         best = found;
         break;
       }
       for (const Programs::One& program : item.programs->all)
         if (const Time end = start + scaled(empty ? program.alone : program.usual, item.slower);
-            program.width <= slots && end < late.end)
+            program.variant->width <= slots && end < late.end &&
+            !is_small(item, program, start, room.rows))
           late.machine = machine, late.entry = k, late.start = start, late.end = end,
-          late.width = program.width;
+          late.program = &program;
     }
   }
-  return best.width > 0 ? best : late;
+  return best.program ? best : late;
 }
 
 /// Slots that become free last are taken first: those before stay for who is narrower.
-void Plan::take(const Place& place, Time occupied) {
+void Plan::take(const Place& place) {
   std::vector<Free>& free = free_[place.machine];
-  int left = place.width;
+  const int width = place.program->variant->width;
+  int left = width;
   for (size_t k = place.entry + 1; k-- > 0 && left > 0;) {
     const int taken = std::clamp(free[k].slots, 0, left);
     free[k].slots -= taken, left -= taken;
   }
   std::erase_if(free, [](const Free& each) { return each.slots == 0; });
-  const Free again{place.start + occupied, place.width};
+  const Free again{place.end, width};
   free.insert(std::ranges::upper_bound(free, again.at, {}, &Free::at), again);
 }
 
@@ -160,23 +185,50 @@ std::vector<Time> Plan::ends_with(const Change& change) {
   }
   for (auto& each : free_) std::ranges::sort(each.begin() + 1, each.end(), {}, &Free::at);
   const size_t count = items_.size();
-  std::vector<Time> ends(count + 1, kNever);
   Item added;
-  size_t at = count + 1;  // where what is added stands
+  std::vector<std::pair<const Item*, size_t>> order;  // and where its end goes
+  for (size_t k = 0; k < count; ++k)
+    if (items_[k].job != change.leaves) order.emplace_back(&items_[k], k);
+  std::vector<int> left(times_.models.size());  // requests of a model that have no place yet
+  for (size_t m = 0; m < left.size(); ++m) left[m] = window_.waiting_of(static_cast<int>(m));
+  if (change.leaves) --left[static_cast<size_t>(change.leaves->model)];
   if (change.added) {
     added = item_of(*change.added, due_of(*change.added, policy_));
-    at = static_cast<size_t>(std::ranges::lower_bound(items_, added, before) - items_.begin());
+    added.added = true;
+    const auto at = std::ranges::lower_bound(order, added, before,
+                                             [](const auto& each) { return *each.first; });
+    order.insert(at, {&added, count});
+    ++left[static_cast<size_t>(change.added->model)];
   }
-  int others = static_cast<int>(count) - (change.added ? 0 : 1);
-  const auto next = [&](const Item& item) {
-    const Place found = place(item, std::max(others--, 0));
-    if (found.width > 0 && !(found.late && policy_.drop == Drop::kHopeless))
-      take(found, scaled(found.end - found.start, item.programs->discount));
-    return found.end;
-  };
-  for (size_t k = 0; k <= count; ++k) {
-    if (k == at) ends[count] = next(added);
-    if (k < count && items_[k].job != change.leaves) ends[k] = next(items_[k]);
+  const auto launches_of = [&](size_t m) { return launches(times_.models[m], policy_, left[m]); };
+  int claims = 0;
+  for (size_t m = 0; m < left.size(); ++m) claims += launches_of(m);
+  std::vector<Time> ends(count + 1, kNever);
+  std::vector<bool> taken(order.size());
+  for (size_t k = 0; k < order.size(); ++k) {
+    if (taken[k]) continue;
+    const auto& [item, to] = order[k];
+    const auto m = static_cast<size_t>(item->job->model);
+    claims -= launches_of(m);
+    const int own = beside_own(*item->programs->model, policy_, left[m], window_.slots());
+    const Place found = place(*item, claims + own, left[m]);
+    ends[to] = found.end;
+    --left[m];
+    if (found.program && !(found.late && policy_.drop == Drop::kHopeless)) {
+      take(found);
+      const int batch = joins(policy_) ? found.program->variant->batch : 1;
+      int rows = item->job->rows;
+      for (size_t other = k + 1; other < order.size() && rows < batch; ++other) {
+        const auto& [joined, its] = order[other];
+        if (taken[other] || joined->job->model != item->job->model ||
+            rows + joined->job->rows > batch ||
+            (policy_.kind == PolicyKind::kVliw && joined->job->deadline < found.end))
+          continue;
+        taken[other] = true, ends[its] = found.end, rows += joined->job->rows;
+        --left[m];
+      }
+    }
+    claims += launches_of(m);
   }
   return ends;
 }
@@ -242,8 +294,10 @@ Time Plan::late_before(Time due) {
   for (size_t k = 0; k < items_.size(); ++k) {
     const Item& item = items_[k];
     if (item.due >= due || !is_late(item, as_it_is()[k], false)) continue;
-    const auto narrowest = std::ranges::min_element(item.programs->all, {}, &Programs::One::width);
-    if (narrowest != item.programs->all.end()) sum += scaled(narrowest->usual, item.slower);
+    for (const Programs::One& program : item.programs->all)
+      if (program.variant->batch == item.programs->batch &&
+          program.variant->width == item.programs->narrowest)
+        sum += scaled(program.usual, item.slower);
   }
   return sum;
 }

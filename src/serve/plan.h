@@ -4,9 +4,9 @@
 ///   out  an end for each request, as it is or with a change
 ///
 /// List scheduling: in the order in which the scheduler prefers them, requests get the slots that
-/// are free first, in the program that the scheduler would choose for them there. Of requests that
-/// share a batch each takes its part of the batch's time; one that cannot be in time any more takes
-/// none. Admission asks it before it gives its word, the scheduler before it lets a program run
+/// are free first, in the program that the scheduler would choose for them there, together with
+/// those of the same model that are in time in its batch. One that cannot be in time any more takes
+/// no slots. Admission asks it before it gives its word, the scheduler before it lets a program run
 /// within or beside others.
 #pragma once
 
@@ -41,15 +41,17 @@ class Plan {
   Time late_before(Time due);
 
  private:
-  /// Of a model's smallest batch that holds so many rows.
+  /// Of a model that hold so many rows.
   struct Programs {
     struct One {
-      int width = 0;
+      const VariantTime* variant = nullptr;
       Time alone{0}, usual{0};
     };
+    const ModelTimes* model = nullptr;
     std::vector<One> all;
-    double discount = 1;  // of slot-time, for the batch that a request is likely to share
-    int narrowest = 0;
+    int batch = 0;      // the smallest one
+    int narrowest = 0;  // of it
+    int together = 1;   // rows in one launch, at most
     Time away{0}, quickest = kNever;
   };
   struct Item {
@@ -57,6 +59,7 @@ class Plan {
     Time due{0};
     const Programs* programs = nullptr;
     double slower = 1;  // than predicted, of late
+    bool added = false;
   };
   struct Free {
     Time at{0};
@@ -65,7 +68,7 @@ class Plan {
   struct Place {
     size_t machine = 0, entry = 0;
     Time start{0}, end = kNever;
-    int width = 0;
+    const Programs::One* program = nullptr;
     bool late = false;
   };
   Item item_of(const Job& job, Time due);
@@ -73,10 +76,13 @@ class Plan {
   /// The end of each item, of what is added last.
   std::vector<Time> ends_with(const Change& change);
   const std::vector<Time>& changed(const Change& change);
-  Place place(const Item& item, int others) const;
-  Place best_of(const Item& item, Place place, int slots, int part, double margin,
+  /// `others`: launches that wait beside it; `waiting`: requests of its model.
+  Place place(const Item& item, int others, int waiting) const;
+  Place best_of(const Item& item, Place place, int slots, const Room& room, double margin,
                 bool alone) const;
-  void take(const Place& place, Time occupied);
+  int coming(const Job& job, Time until) const;
+  bool is_small(const Item& item, const Programs::One& program, Time start, int rows) const;
+  void take(const Place& place);
   bool is_late(const Item& item, Time end, bool cautious) const;
   const std::vector<Time>& as_it_is();
 

@@ -79,9 +79,51 @@ Time quickest(const ModelTimes& model, int rows) {
   return best;
 }
 
+bool joins(const Policy& policy) {
+  return policy.kind == PolicyKind::kBatch || (policy.kind == PolicyKind::kVliw && policy.batches);
+}
+
+int launches(const ModelTimes& model, const Policy& policy, int requests) {
+  const int most = joins(policy) ? std::max(largest(model), 1) : 1;
+  return (requests + most - 1) / most;
+}
+
+bool follows(const ModelTimes& model, const Policy& policy, int slots) {
+  const int most = largest(model);
+  if (!joins(policy) || most <= 1) return false;
+  constexpr double kLittleMore = 1.25;  // chosen
+  double whole = INFINITY, least = INFINITY;
+  for (const VariantTime& variant : model.variants) {
+    if (variant.batch != most) continue;
+    const double cost = static_cast<double>(usual(variant).count()) * variant.width;
+    least = std::min(least, cost);
+    if (variant.width == slots) whole = cost;
+  }
+  return whole <= kLittleMore * least;
+}
+
+int beside_own(const ModelTimes& model, const Policy& policy, int requests, int slots) {
+  return follows(model, policy, slots) ? 0 : std::max(launches(model, policy, requests) - 1, 0);
+}
+
+bool better(const ModelTimes& model, const VariantTime& a, Time a_time, const VariantTime& b,
+            Time b_time, const Room& room) {
+  const int enough = smallest(model, room.rows);
+  if ((a.batch <= enough) != (b.batch <= enough)) return a.batch <= enough;
+  if (a.width != b.width && !room.crowded) {
+    const bool a_within = a.width <= room.share, b_within = b.width <= room.share;
+    if (a_within != b_within) return a_within;
+    return a_within ? a.width > b.width : a.width < b.width;
+  }
+  const auto cost = [&](const VariantTime& variant, Time time) {
+    return static_cast<double>(time.count()) * variant.width / std::min(variant.batch, room.rows);
+  };
+  const double a_cost = cost(a, a_time), b_cost = cost(b, b_time);
+  return a_cost != b_cost ? a_cost < b_cost : a.batch < b.batch;
+}
+
 double cost_of_row(const ModelTimes& model, const Policy& policy, int waiting, int slots) {
-  const bool batches =
-      policy.kind == PolicyKind::kBatch || (policy.kind == PolicyKind::kVliw && policy.batches);
+  const bool batches = joins(policy);
   const bool narrow = policy.kind == PolicyKind::kVliw && policy.narrow;
   double best = 0;
   for (const VariantTime& variant : model.variants) {

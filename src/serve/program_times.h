@@ -38,6 +38,27 @@ double share_slack(const Window& window, const Policy& policy);
 Time room_in(const Window& window, const Running& run, Time now, const Policy& policy);
 /// The shortest time of a run that holds so many rows, kNever without one.
 Time quickest(const ModelTimes& model, int rows);
+/// Whether requests of a model share launches.
+bool joins(const Policy& policy);
+/// Launches that so many requests of a model are, at least.
+int launches(const ModelTimes& model, const Policy& policy, int requests);
+/// Whether batches of a model may as well follow one another on all slots: there the largest one
+/// takes little more of the machine than on fewer.
+bool follows(const ModelTimes& model, const Policy& policy, int slots);
+/// Launches of a model that want slots beside one of it: `requests` wait, the one's among them.
+int beside_own(const ModelTimes& model, const Policy& policy, int requests, int slots);
+/// How many of a machine's slots there are for a program that may be started, and for whom.
+struct Room {
+  int share = 0;         // of the program, where all others that want slots get as many
+  bool crowded = false;  // that is less than the model's narrowest program takes
+  int rows = 1;          // that wait and could be part of it
+};
+/// Of two programs that are in time the one to be started; `a_time`, `b_time`: what is expected of
+/// a run. A batch of no more than the rows that wait: others compute rows of nobody. Where there is
+/// room for all, a width within the own part of it, the widest such; of wider ones the narrowest.
+/// Where there is not, and between equals, what takes least of the machine for a row.
+bool better(const ModelTimes& model, const VariantTime& a, Time a_time, const VariantTime& b,
+            Time b_time, const Room& room);
 /// Slot-nanoseconds that a row of a model takes at least, in the batches that so many requests
 /// make.
 double cost_of_row(const ModelTimes& model, const Policy& policy, int waiting, int slots);

@@ -7,10 +7,11 @@
 namespace obelisk::serve {
 namespace {
 
-/// Of records. 3: predictions do not follow what all runs took of late, and admission begins with
+/// Of records. 4: plans know no batches, and requests of a model count one by one where widths are
+/// chosen. 3: predictions do not follow what all runs took of late, and admission begins with
 /// less caution. 2: no run gives way to another. 1: models are not forgotten, and who gathers for a
 /// shared launch waits by its gaps.
-constexpr int kVersion = 4;
+constexpr int kVersion = 5;
 
 std::string text_of(const Job& job) {
   return fmt::format("{} {} {} {} {} {} {}", job.key, job.model, job.tenant, job.priority, job.rows,

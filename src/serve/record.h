@@ -1,6 +1,6 @@
 /// serve/record.h — what happened and what was decided, as lines of text; and the same again.
 ///
-///   version 3                                           none: 1
+///   version 5                                           none: 1
 ///   machine 1 132                                       machines, slots
 ///   policy vliw 1 ...                                   every knob
 ///   tenant 1                                            its weight; they are numbered in this

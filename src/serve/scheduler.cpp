@@ -238,11 +238,13 @@ class Deciding {
         left_[static_cast<size_t>(m)] = window_.waiting_of(m);
     for (const GiveUp& given : made_.given_up)
       if (model(given.job.model).away == Time(0)) --left_[static_cast<size_t>(given.job.model)];
-    for (const int left : left_) claims_ += left;
+    for (size_t m = 0; m < left_.size(); ++m) claims_ += launches_of(m);
     if (policy_.foresee)
       for (size_t m = 0; m < left_.size(); ++m)
         if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever)
-          rate_ += 1 / std::max(static_cast<double>(gap.count()), 1.0);
+          rates_.push_back({static_cast<int>(m),
+                            1 / std::max(static_cast<double>(gap.count()), 1.0),
+                            joins(policy_) ? largest(model(static_cast<int>(m))) : 1});
     for (const Tenant& tenant : window_.tenants()) used_.push_back(tenant.used);
     find_stragglers();
     bound_.assign(free_.size(), {0, 0});
@@ -563,12 +565,15 @@ class Deciding {
   bool start_on(size_t f, int machine, bool may_hold) {
     const ModelTimes& timed = model_of(f);
     const auto m = static_cast<size_t>(window_.flows()[f].model);
-    const int free = free_[static_cast<size_t>(machine)], others = claims_ - 1 - gathering_;
+    const int free = free_[static_cast<size_t>(machine)],
+              others = claims_ - launches_of(m) - gathering_ +
+                       beside_own(timed, policy_, left_[m], window_.slots());
     const int share = policy_.narrow ? free / (1 + others + coming(f)) : window_.slots(),
               least = narrowest(timed);
     if (least > free) return false;
-    const int room = std::max(share, least);
-    const int rows = policy_.batches ? std::max(left_[m], head(f).rows) : head(f).rows;
+    const Room room{.share = std::max(share, least),
+                    .crowded = share < least,
+                    .rows = policy_.batches ? std::max(left_[m], head(f).rows) : head(f).rows};
     int chosen = -1;
     // Rather with a margin; and where nothing else runs, what was learnt beside others keeps no
     // short deadline from being tried.
@@ -591,8 +596,12 @@ class Deciding {
         if (policy_.narrow ? wasteful(timed, variant) : variant.width != window_.slots()) continue;
         if (!fits(machine, variant, end) || (head(f).deadline != kNever && end > head(f).deadline))
           continue;
-        if (chosen < 0 || better(f, variant, timed.variants[static_cast<size_t>(chosen)], room,
-                                 share < least, rows))
+        if (chosen < 0) {
+          chosen = static_cast<int>(v);
+          continue;
+        }
+        const VariantTime& best = timed.variants[static_cast<size_t>(chosen)];
+        if (better(timed, variant, expected(f, variant), best, expected(f, best), room))
           chosen = static_cast<int>(v);
       }
       if (chosen < 0) continue;
@@ -611,9 +620,9 @@ class Deciding {
                 .variant = chosen,
                 .slots = variant.width,
                 .predicted = time,
-                .why = others <= 0            ? Why::kWidest
-                       : variant.width > room ? Why::kWidened
-                                              : Why::kShared,
+                .why = others <= 0                  ? Why::kWidest
+                       : variant.width > room.share ? Why::kWidened
+                                                    : Why::kShared,
                 .held = flows_[f].held};
     start.jobs.push_back(head(f)), start.rows = head(f).rows;
     ++flows_[f].next;
@@ -625,20 +634,34 @@ class Deciding {
 
   /// The requests of a start wait no more, and its tenants have had its slots.
   void take(const Start& start) {
-    const int taken = static_cast<int>(start.jobs.size());
-    left_[static_cast<size_t>(start.model)] -= taken, claims_ -= taken;
+    const auto m = static_cast<size_t>(start.model);
+    claims_ -= launches_of(m);
+    left_[m] -= static_cast<int>(start.jobs.size());
+    claims_ += launches_of(m);
     for (const Job& job : start.jobs)
       used_[static_cast<size_t>(job.tenant)] +=
           slot_time(start, job) / window_.tenants()[static_cast<size_t>(job.tenant)].weight;
   }
 
-  /// Requests that are likely to come while a program of this one runs, by how often they came of
-  /// late: they want slots, too.
+  /// Launches of a model's requests that nobody took yet.
+  int launches_of(size_t m) const { return launches(times_.models[m], policy_, left_[m]); }
+
+  /// Launches of requests that are likely to come while a program of this one runs, by how often
+  /// they came of late: they want slots, too. Its own model's batches can follow it.
   int coming(size_t f) const {
     if (!policy_.foresee) return 0;
     const auto runs = static_cast<double>(quickest(model_of(f), head(f).rows).count());
     constexpr double kUnlikely = 0.02;
-    return static_cast<int>(std::ceil(runs * rate_ - kUnlikely));
+    double likely = 0;
+    for (const auto& [number, rate, together] : rates_) {
+      const double requests = runs * rate;
+      if (together > 1 && number == window_.flows()[f].model)
+        likely +=
+            follows(model_of(f), policy_, window_.slots()) ? 0 : std::floor(requests / together);
+      else
+        likely += requests <= 1 ? requests : std::max(requests / together, 1.0);
+    }
+    return static_cast<int>(std::ceil(likely - kUnlikely));
   }
 
   static int narrowest(const ModelTimes& timed) {
@@ -646,27 +669,6 @@ class Deciding {
     for (const VariantTime& variant : timed.variants)
       width = width == 0 ? variant.width : std::min(width, variant.width);
     return width;
-  }
-
-  /// Both are in time. A batch of no more than the rows that wait: others compute rows of nobody.
-  /// Where there is room for all, a width within the own part of it, the widest such; of wider ones
-  /// the narrowest. Where there is not, and between equals, what takes least of the machine for a
-  /// row.
-  bool better(size_t f, const VariantTime& a, const VariantTime& b, int room, bool crowded,
-              int rows) const {
-    const int enough = smallest(model_of(f), rows);
-    if ((a.batch <= enough) != (b.batch <= enough)) return a.batch <= enough;
-    if (a.width != b.width && !crowded) {
-      const bool a_within = a.width <= room, b_within = b.width <= room;
-      if (a_within != b_within) return a_within;
-      return a_within ? a.width > b.width : a.width < b.width;
-    }
-    const auto cost = [&](const VariantTime& variant) {
-      return static_cast<double>(expected(f, variant).count()) * variant.width /
-             std::min(variant.batch, rows);
-    };
-    const double a_cost = cost(a), b_cost = cost(b);
-    return a_cost != b_cost ? a_cost < b_cost : a.batch < b.batch;
   }
 
   /// Whether the next request of the model may well come before this one has to be started, and
@@ -873,10 +875,15 @@ class Deciding {
   };  // from then on; slots that are free beside it
   std::vector<Reserved> reserved_;  // by machine; kNever: none
   std::vector<int> left_;           // by model: requests that nobody took yet
-  int claims_ = 0;                  // of all models
-  double rate_ = 0;                 // requests that are likely to come, a nanosecond
-  int gathering_ = 0;               // flows that do
-  int code_ = -1;                   // of_code_ is of
+  int claims_ = 0;                  // launches of all models
+  struct Rate {
+    int model;
+    double requests;  // a nanosecond that are likely to come
+    int together;     // of them in one launch
+  };
+  std::vector<Rate> rates_;  // by model that had some
+  int gathering_ = 0;        // flows that do
+  int code_ = -1;            // of_code_ is of
   std::vector<bool> of_code_;
   std::optional<bool> comes_;  // another_comes() of that code
   std::vector<double> used_;   // by tenant

@@ -114,6 +114,7 @@ void Window::forget(int model) {
   const auto number = static_cast<size_t>(model);
   if (number < gaps_.size()) gaps_[number] = {};
   if (number < caution_.size()) caution_[number] = kFirstCaution;
+  if (number < together_.size()) together_[number] = 1;
   std::erase_if(arrived_, [&](const Arrived& one) { return one.model == model; });
 }
 
@@ -223,6 +224,10 @@ void Window::finish(uint64_t run, Time took, const Policy& policy, Time waited) 
       pace_ += kOfPace * (std::min(ratio * at->slower, policy.straggler) - pace_);
     move_ratio(tenant, ratio, policy);
   }
+  if (const auto model = static_cast<size_t>(at->model); !at->deadlines.empty()) {
+    if (together_.size() <= model) together_.resize(model + 1, 1);
+    together_[model] += (static_cast<double>(at->deadlines.size()) - together_[model]) / 16;
+  }
   for (const Time deadline : at->deadlines) judge(at->model, end <= deadline, policy);
   running_.erase(at);
 }
@@ -242,14 +247,18 @@ void Window::move_ratio(Tenant& tenant, double ratio, const Policy& policy) {
 }
 
 /// Steps are in balance where the share of misses is 1 - promise. Step and bound are chosen: a
-/// larger step refuses what could be in time.
+/// larger step refuses what could be in time. Those of one run are late together: all of them make
+/// one step.
 void Window::judge(int model, bool in_time, const Policy& policy) {
   constexpr double kStep = 0.5, kMost = 20;
   if (policy.promise <= 0 || policy.promise >= 1) return;
   if (caution_.size() <= static_cast<size_t>(model))
     caution_.resize(static_cast<size_t>(model) + 1, kFirstCaution);
   double& caution = caution_[static_cast<size_t>(model)];
-  caution += in_time ? -kStep * (1 - policy.promise) / policy.promise : kStep;
+  const double step =
+      kStep /
+      (static_cast<size_t>(model) < together_.size() ? together_[static_cast<size_t>(model)] : 1);
+  caution += in_time ? -step * (1 - policy.promise) / policy.promise : step;
   caution = std::clamp(caution, 0.0, kMost);
 }
 

@@ -229,6 +229,8 @@ class Window {
   };
   std::vector<Gap> gaps_;        // by model
   std::vector<double> caution_;  // by model
+  /// Requests with a deadline in one run of a model, of late.
+  std::vector<double> together_;
   // Of runs that took longer than predicted for their tenant, the mean square of by how much, of
   // late; the others count as none.
   double longer_ = kFirstSpread * kFirstSpread / 2;

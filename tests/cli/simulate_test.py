@@ -1,6 +1,7 @@
 """`obelisk simulate`: the scheduler under a virtual clock, on times that were measured on an H200."""
 import json
 import subprocess
+from random import Random
 
 import pytest
 from conftest import ROOT
@@ -27,6 +28,23 @@ def test_vliw_is_ahead_of_all_others(simulate, workload):
     assert set(rates) == {"fifo", "time", "streams", "edf", "batch", "vliw"}
     best = max(rate for policy, rate in rates.items() if policy != "vliw")
     assert best > 0 and rates["vliw"] >= 1.5 * best, rates
+
+
+def test_batches_of_one_model_fill_the_machine_under_overload(simulate, tmp_path):
+    """A batch of 32 takes about three times as long as a request: beyond what can be answered, launches stay full."""
+    batches = {width: {str(batch): base + step * batch for batch in (2, 4, 8, 16, 32)} for width, base, step in (("1", 20000, 1450), ("2", 10300, 790))}
+    alone = {"1": 21450, "2": 11090}
+    times, trace = tmp_path / "times.json", tmp_path / "trace.jsonl"
+    times.write_text(json.dumps({"device": "a processor of two cores", "slots": 2, "models": {"layers": {"alone": alone, "beside": alone, "batches": batches}}}))
+    capacity = 32 / (batches["2"]["32"] * 1e-6)
+    random, at, lines = Random(5), 0.0, []
+    while at < 10:
+        at += random.expovariate(1.2 * capacity)
+        lines.append(json.dumps({"time_us": round(at * 1e6), "model": "layers", "deadline_us": 110000}))
+    trace.write_text("\n".join(lines))
+    found = simulate(trace, "--times", times, "--policy", "vliw", "--noise", "0.1", "--json")["policies"][0]
+    assert found["all"]["in_time"] > 0.85 * capacity * 10, found["all"]
+    assert found["all"]["share_of_taken"] > 0.99, found["all"]
 
 
 def test_overload_is_refused_early_and_nobody_starves(simulate):

@@ -72,6 +72,11 @@ Result<serve::SimulatedMachine> read_times(const std::string& path,
           made.times.variants.push_back(
               {b, machine.slots, micros(between(batch, b)), micros(between(batch, b))});
       }
+      if (model.contains("batches"))  // by width: also of programs for fewer slots
+        for (const auto& [width, times] : model.at("batches").items())
+          for (const auto& [batch, us] : times.items())
+            made.times.variants.push_back({std::stoi(batch), std::stoi(width),
+                                           micros(us.get<double>()), micros(us.get<double>())});
       if (std::map<int, double> streams = numbers(model, "streams"); !streams.empty()) {
         streams[1] = whole;
         for (int k = 1; k <= 8; ++k) made.times.streams.push_back(micros(between(streams, k)));

@@ -1480,6 +1480,118 @@ TEST(Plan, EndsAreThoseThatTheSchedulerComesTo) {
   }
 }
 
+// The same of batches: who is in time in a launch of its model ends with it, and as many rows as
+// wait decide which one that is.
+TEST(Plan, EndsOfBatchesAreThoseThatTheSchedulerComesTo) {
+  int shared = 0;
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const int slots = pick(random, 1, 3), count = pick(random, 1, 24);
+    Times times;
+    Time longest{0};
+    ModelTimes& model = times.models.emplace_back();
+    const int begin = pick(random, 50, 500), row = pick(random, 5, 50);
+    for (int batch = 1; batch <= 8; batch *= 2) {
+      const Time takes = 1us * (begin + row * batch);
+      model.variants.push_back({batch, slots, takes, takes});
+      longest = std::max(longest, takes);
+    }
+    Policy policy;
+    policy.promise = 0, policy.overlap = 0, policy.margin = 1, policy.foresee = policy.hold = false;
+    Window window(1, slots);
+    window.add_tenant(1);
+    std::vector<Job> jobs;
+    for (int k = 0; k < count; ++k)
+      jobs.push_back({.key = static_cast<uint64_t>(k) + 1,
+                      .deadline = longest * (count + 1) + Time(pick(random, 0, 1000))});
+    std::map<uint64_t, Time> planned, ended;
+    for (const Job& last : jobs) {
+      Window others(1, slots);
+      others.add_tenant(1);
+      for (const Job& job : jobs)
+        if (job.key != last.key) others.arrive(job, policy);
+      planned[last.key] = Plan(others, times, 0us, policy).end_of_added({.added = &last});
+      window.arrive(last, policy);
+    }
+    uint64_t run = 0;
+    for (Time now{0}; ended.size() < jobs.size();) {
+      const Decisions made = decide(window, times, now, policy);
+      ASSERT_TRUE(made.given_up.empty());
+      ASSERT_EQ(made.starts.size(), 1u);
+      run = window.apply(made, policy, now);
+      const Time takes = made.starts[0].predicted;
+      for (const Job& job : made.starts[0].jobs) ended[job.key] = now + takes;
+      shared += made.starts[0].jobs.size() > 1;
+      window.finish(run, takes, policy);
+      now += takes;
+    }
+    EXPECT_EQ(planned, ended) << "seed " << seed;
+  }
+  EXPECT_GT(shared, 300);
+}
+
+// What comes last takes no launch of its own for a few rows where many more are likely to come
+// until then: they would have to wait for it.
+TEST(Plan, NobodyIsPromisedASmallBatchThatOthersWouldWaitFor) {
+  const Times times{{{.variants = {{1, 2, 100us, 100us}, {8, 2, 200us, 200us}}}}};
+  const Policy policy{.promise = 0, .overlap = 0};
+  const auto may_come = [&](Time gap) {
+    Window window(1, 2);
+    window.add_tenant(1);
+    uint64_t key = 0;
+    const Time now = 9 * gap;
+    for (int k = 0; k < 9; ++k)  // eight of them start together
+      window.arrive({.key = ++key, .arrival = gap * k, .deadline = now + 440us}, policy);
+    window.apply(decide(window, times, now, policy), policy, now);
+    return admit(window, times, now, policy,
+                 {.key = ++key, .arrival = now, .deadline = now + 450us}, 64)
+        .taken;
+  };
+  EXPECT_TRUE(may_come(1s));
+  EXPECT_FALSE(may_come(10us));
+}
+
+// Batches of a model that share all slots well follow one another; where more slots hardly shorten
+// them they run side by side.
+TEST(Scheduler, BatchesFollowOneAnotherWhereTheySpread) {
+  std::vector<Job> jobs;
+  for (uint64_t k = 1; k <= 8; ++k) jobs.push_back({.key = k, .deadline = Time(10ms)});
+  const auto starts = [&](Time whole) {
+    const ModelTimes model{
+        .variants = {
+            {1, 1, 100us, 100us}, {1, 2, 60us, 60us}, {4, 1, 200us, 200us}, {4, 2, whole, whole}}};
+    return decide_for({model}, jobs, Policy(), 2).starts;
+  };
+  const std::vector<Start> spread = starts(110us), alike = starts(190us);
+  ASSERT_EQ(spread.size(), 1u);
+  EXPECT_EQ(spread[0].slots, 2);
+  EXPECT_EQ(spread[0].rows, 4);
+  ASSERT_EQ(alike.size(), 2u);
+  EXPECT_EQ(alike[0].slots, 1);
+  EXPECT_EQ(alike[0].rows, 4);
+}
+
+// Requests of one run are late together, and are no more of a surprise than one.
+TEST(Scheduler, ALateBatchIsOneSurprise) {
+  const Policy policy;
+  const Times times{{{.variants = {{16, 1, 100us, 100us}}}}};
+  Window window(1, 1);
+  window.add_tenant(1);
+  uint64_t key = 0;
+  const auto batch = [&](int number, Time took) {
+    const Time now = Time(1ms) * number;
+    for (int k = 0; k < 16; ++k)
+      window.arrive({.key = ++key, .arrival = now, .deadline = now + 200us}, policy);
+    const uint64_t run = window.apply(decide(window, times, now, policy), policy, now);
+    window.finish(run, took, policy);
+  };
+  for (int k = 0; k < 100; ++k) batch(k, 100us);
+  const double before = window.caution(0, policy);
+  EXPECT_LT(before, Window::kFirstCaution);
+  batch(100, 300us);
+  EXPECT_NEAR(window.caution(0, policy) - before, 0.5, 0.01);
+}
+
 TEST(Plan, SaysWhoIsLateForAChange) {
   Policy policy;
   policy.promise = 0, policy.margin = 1;  // predictions hold
