@@ -55,7 +55,6 @@ Plan::Item Plan::item_of(const Job& job, Time due) {
     const ModelTimes& model = times_.models[static_cast<size_t>(job.model)];
     programs.model = &model;
     programs.batch = smallest(model, job.rows);
-    if (joins(policy_)) programs.together = largest(model);
     for (const VariantTime& variant : model.variants) {
       if (narrow_ ? wasteful(model, variant) : variant.width != window_.slots()) continue;
       if (!holds(model, variant, job.rows)) continue;

@@ -51,7 +51,6 @@ class Plan {
     std::vector<One> all;
     int batch = 0;      // the smallest one
     int narrowest = 0;  // of it
-    int together = 1;   // rows in one launch, at most
     Time away{0}, quickest = kNever;
   };
   struct Item {

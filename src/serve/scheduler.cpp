@@ -565,8 +565,9 @@ class Deciding {
   bool start_on(size_t f, int machine, bool may_hold) {
     const ModelTimes& timed = model_of(f);
     const auto m = static_cast<size_t>(window_.flows()[f].model);
+    // Flows that gather have their slots already; two of one model may be one launch.
     const int free = free_[static_cast<size_t>(machine)],
-              others = claims_ - launches_of(m) - gathering_ +
+              others = std::max(claims_ - launches_of(m) - gathering_, 0) +
                        beside_own(timed, policy_, left_[m], window_.slots());
     const int share = policy_.narrow ? free / (1 + others + coming(f)) : window_.slots(),
               least = narrowest(timed);

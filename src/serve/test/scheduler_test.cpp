@@ -961,6 +961,41 @@ double runs_of_a_launch(const SimulationReport& report) {
   return runs / launches;
 }
 
+// Two tenants' requests of one model that gather are one launch of it, and no less than none wants
+// slots beside another model's.
+TEST(Scheduler, TwoFlowsOfOneModelGather) {
+  Policy policy = policy_named("vliw").value();
+  policy.gather = 50us, policy.foresee = false;
+  Times times = of_one_code();
+  for (int model = 0; model < 3; ++model)
+    times.models[model].variants.push_back({2, times.models[model].variants[0].width, 2ms, 2ms});
+  Window window(1, 32);
+  window.add_tenant(1), window.add_tenant(1);
+  uint64_t key = 0;
+  const auto arrives = [&](int tenant, int model, Time at) {
+    window.arrive({.key = key++, .model = model, .tenant = tenant, .arrival = at}, policy);
+  };
+  const auto run_all = [&](Time now) {
+    const Decisions made = decide(window, times, now, policy);
+    const uint64_t first = window.apply(made, policy, now);
+    for (size_t k = 0; k < made.starts.size(); ++k) window.finish(first + k, 1ms, policy);
+    return made;
+  };
+  for (const Time at : {0ms, 4ms, 8ms})
+    for (int model = 0; model < 3; ++model) {
+      arrives(0, model, at + 40us * model);
+      if (model == 2) run_all(at + 80us);
+    }
+  arrives(0, 0, 12ms), arrives(1, 0, 12ms);
+  EXPECT_TRUE(run_all(12ms).starts.empty()) << "both gather";
+  arrives(0, 3, 12ms + 1us);
+  size_t started = run_all(12ms + 1us).starts.size();
+  EXPECT_GE(started, 1u);
+  for (Time now = 12ms + 10us; window.waiting() > 0 && now < 13ms; now += 10us)
+    started += run_all(now).starts.size();
+  EXPECT_EQ(window.waiting(), 0);
+}
+
 // Eight clients ask again a few microseconds after their answer, and their requests reach the
 // server one after the other: their runs become launches of seven or eight.
 TEST(Scheduler, ClosedLoopsOfOneCodeRunInStep) {
