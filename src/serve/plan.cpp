@@ -119,16 +119,21 @@ bool Plan::is_small(const Item& item, const Programs::One& program, Time start, 
 
 /// As Deciding::start_on: on the slots that are free first on which a program of it is in time. Of
 /// one that cannot be in time any more, what ends first.
-Plan::Place Plan::place(const Item& item, int others, int waiting) const {
+Plan::Place Plan::place(const Item& item, int others, int waiting, bool behind) const {
   Place best, late;
   late.late = true;
   const int least = item.programs->narrowest;
   for (size_t machine = 0; machine < free_.size(); ++machine) {
     int slots = 0;
+    const Time own = own_end_[machine][static_cast<size_t>(item.job->model)],
+               not_before = behind && own != kNever ? own : now_;
     for (size_t k = 0; k < free_[machine].size(); ++k) {
       slots += free_[machine][k].slots;
-      const Time start = std::max(free_[machine][k].at, now_ + item.programs->away);
+      const Time start = std::max({free_[machine][k].at, now_ + item.programs->away, not_before});
       if (slots < least) continue;
+      if (k + 1 < free_[machine].size() && free_[machine][k + 1].at <= not_before &&
+          not_before > now_)
+        continue;  // by then there are more
       if (start >= (best.program ? best.start : late.end)) break;
       const Place here{.machine = machine, .entry = k, .start = start};
       const int share = slots / (1 + others);
@@ -199,7 +204,23 @@ std::vector<Time> Plan::ends_with(const Change& change) {
     order.insert(at, {&added, count});
     ++left[static_cast<size_t>(change.added->model)];
   }
-  const auto launches_of = [&](size_t m) { return launches(times_.models[m], policy_, left[m]); };
+  std::vector<int> runs(left.size());  // launches of a model that run, or have a place
+  own_end_.assign(free_.size(), std::vector<Time>(left.size(), kNever));
+  const auto own_end_of = [&](size_t machine, int model) -> Time* {
+    const auto m = static_cast<size_t>(model);
+    if (!follows(times_.models[m], policy_, window_.slots())) return nullptr;
+    ++runs[m];
+    return &own_end_[machine][m];
+  };
+  for (const Running& run : window_.running())
+    if (run.slots > 0)
+      if (Time* own = own_end_of(static_cast<size_t>(run.machine), run.model))
+        *own = std::min(*own, end_of(run, now_, policy_));
+  const auto launches_of = [&](size_t m) {
+    return left[m] == 0 || runs[m] >= window_.machines()
+               ? 0
+               : launches(times_.models[m], policy_, left[m]);
+  };
   int claims = 0;
   for (size_t m = 0; m < left.size(); ++m) claims += launches_of(m);
   std::vector<Time> ends(count + 1, kNever);
@@ -210,11 +231,14 @@ std::vector<Time> Plan::ends_with(const Change& change) {
     const auto m = static_cast<size_t>(item->job->model);
     claims -= launches_of(m);
     const int own = beside_own(*item->programs->model, policy_, left[m], window_.slots());
-    const Place found = place(*item, claims + own, left[m]);
+    Place found = place(*item, claims + own, left[m], true);
+    if (found.late && runs[m] > 0) found = place(*item, claims + own, left[m], false);
     ends[to] = found.end;
     --left[m];
     if (found.program && !(found.late && policy_.drop == Drop::kHopeless)) {
       take(found);
+      if (Time* own = own_end_of(found.machine, item->job->model))
+        *own = *own == kNever ? found.end : std::max(*own, found.end);
       const int batch = joins(policy_) ? found.program->variant->batch : 1;
       int rows = item->job->rows;
       for (size_t other = k + 1; other < order.size() && rows < batch; ++other) {

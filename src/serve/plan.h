@@ -75,8 +75,9 @@ class Plan {
   /// The end of each item, of what is added last.
   std::vector<Time> ends_with(const Change& change);
   const std::vector<Time>& changed(const Change& change);
-  /// `others`: launches that wait beside it; `waiting`: requests of its model.
-  Place place(const Item& item, int others, int waiting) const;
+  /// `others`: launches that wait beside it; `waiting`: requests of its model; behind: its model's
+  /// runs, where it follows them.
+  Place place(const Item& item, int others, int waiting, bool behind) const;
   Place best_of(const Item& item, Place place, int slots, const Room& room, double margin,
                 bool alone) const;
   int coming(const Job& job, Time until) const;
@@ -94,8 +95,9 @@ class Plan {
   std::vector<Item> items_;
   bool all_ = true;  // that waits is in items_
   std::vector<Time> as_it_is_, changed_;
-  const Job* added_ = nullptr;           // with which, and no other change, changed_ is
-  std::vector<std::vector<Free>> free_;  // by machine, while a plan is made: sorted
+  const Job* added_ = nullptr;              // with which, and no other change, changed_ is
+  std::vector<std::vector<Free>> free_;     // by machine, while a plan is made: sorted
+  std::vector<std::vector<Time>> own_end_;  // by machine, model: of the run that is followed
 };
 
 }  // namespace obelisk::serve

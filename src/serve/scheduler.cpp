@@ -238,7 +238,6 @@ class Deciding {
         left_[static_cast<size_t>(m)] = window_.waiting_of(m);
     for (const GiveUp& given : made_.given_up)
       if (model(given.job.model).away == Time(0)) --left_[static_cast<size_t>(given.job.model)];
-    for (size_t m = 0; m < left_.size(); ++m) claims_ += launches_of(m);
     if (policy_.foresee)
       for (size_t m = 0; m < left_.size(); ++m)
         if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever)
@@ -567,11 +566,12 @@ class Deciding {
     const auto m = static_cast<size_t>(window_.flows()[f].model);
     // Flows that gather have their slots already; two of one model may be one launch.
     const int free = free_[static_cast<size_t>(machine)],
-              others = std::max(claims_ - launches_of(m) - gathering_, 0) +
+              others = std::max(claims() - launches_of(m) - gathering_, 0) +
                        beside_own(timed, policy_, left_[m], window_.slots());
     const int share = policy_.narrow ? free / (1 + others + coming(f)) : window_.slots(),
               least = narrowest(timed);
     if (least > free) return false;
+    if (waits_for_own(f, m, machine)) return false;
     const Room room{.share = std::max(share, least),
                     .crowded = share < least,
                     .rows = policy_.batches ? std::max(left_[m], head(f).rows) : head(f).rows};
@@ -636,16 +636,65 @@ class Deciding {
   /// The requests of a start wait no more, and its tenants have had its slots.
   void take(const Start& start) {
     const auto m = static_cast<size_t>(start.model);
-    claims_ -= launches_of(m);
     left_[m] -= static_cast<int>(start.jobs.size());
-    claims_ += launches_of(m);
     for (const Job& job : start.jobs)
       used_[static_cast<size_t>(job.tenant)] +=
           slot_time(start, job) / window_.tenants()[static_cast<size_t>(job.tenant)].weight;
   }
 
-  /// Launches of a model's requests that nobody took yet.
-  int launches_of(size_t m) const { return launches(times_.models[m], policy_, left_[m]); }
+  /// f(end, slots) of each run of a model that has slots, just started ones among them.
+  template <typename F>
+  void each_run_of(size_t m, F&& f) const {
+    for (const Running& run : window_.running())
+      if (run.model == static_cast<int>(m) && run.slots > 0)
+        f(run.machine, std::max(run.started + run.predicted, now_), run.slots);
+    for (const Start& start : made_.starts)
+      if (start.model == static_cast<int>(m) && start.slots > 0)
+        f(start.machine, now_ + start.predicted, start.slots);
+  }
+
+  /// Whether batches of a model follow those that run, one on each machine.
+  bool has_its_runs(size_t m) const {
+    int runs = 0;
+    each_run_of(m, [&](int, Time, int) { ++runs; });
+    return runs >= window_.machines() && follows(times_.models[m], policy_, window_.slots());
+  }
+
+  /// Whether a flow's head waits for its model's run on the machine that ends first: all that wait
+  /// are in time in a batch behind it, also where it takes a quarter longer. Beside it they would
+  /// get what slots are left, and keep them from being joined again.
+  bool waits_for_own(size_t f, size_t m, int machine) {
+    const ModelTimes& timed = times_.models[m];
+    if (!follows(timed, policy_, window_.slots())) return false;
+    Time end = kNever;
+    int width = 0;
+    each_run_of(m, [&](int of, Time at, int slots) {
+      if (of == machine && at < end) end = at, width = slots;
+    });
+    if (end == kNever) return false;
+    if (head(f).deadline == kNever) return true;
+    const int batch = smallest(timed, std::max(left_[m], head(f).rows));
+    Time takes = kNever;
+    for (const VariantTime& variant : timed.variants)
+      if (variant.batch == batch && variant.width <= width)
+        takes = std::min(takes, expected(f, variant));
+    const Time longer = (end - now_) / 4;
+    if (takes == kNever || end + longer + scaled(takes, policy_.margin) > head(f).deadline)
+      return false;
+    wake(head(f).deadline - scaled(takes, policy_.margin) - (end - now_));
+    return true;
+  }
+
+  /// Launches of a model's requests that nobody took yet, and that want slots beside what runs.
+  int launches_of(size_t m) const {
+    return left_[m] == 0 || has_its_runs(m) ? 0 : launches(times_.models[m], policy_, left_[m]);
+  }
+
+  int claims() const {
+    int sum = 0;
+    for (size_t m = 0; m < left_.size(); ++m) sum += launches_of(m);
+    return sum;
+  }
 
   /// Launches of requests that are likely to come while a program of this one runs, by how often
   /// they came of late: they want slots, too. Its own model's batches can follow it.
@@ -656,6 +705,7 @@ class Deciding {
     double likely = 0;
     for (const auto& [number, rate, together] : rates_) {
       const double requests = runs * rate;
+      if (together > 1 && has_its_runs(static_cast<size_t>(number))) continue;
       if (together > 1 && number == window_.flows()[f].model)
         likely +=
             follows(model_of(f), policy_, window_.slots()) ? 0 : std::floor(requests / together);
@@ -876,7 +926,6 @@ class Deciding {
   };  // from then on; slots that are free beside it
   std::vector<Reserved> reserved_;  // by machine; kNever: none
   std::vector<int> left_;           // by model: requests that nobody took yet
-  int claims_ = 0;                  // launches of all models
   struct Rate {
     int model;
     double requests;  // a nanosecond that are likely to come

@@ -47,6 +47,24 @@ def test_batches_of_one_model_fill_the_machine_under_overload(simulate, tmp_path
     assert found["all"]["share_of_taken"] > 0.99, found["all"]
 
 
+def test_two_models_in_batches_share_many_slots(simulate, tmp_path):
+    """Batches that spread well are not cut into lanes of a slot each, in which they would be too late to be full."""
+    batches = {width: {str(batch): round(1000 * (base + step * batch)) for batch in (2, 4, 8, 16, 32)}
+               for width, base, step in (("1", 32, 3.7), ("2", 16.2, 1.88), ("5", 6.7, 0.79), ("10", 3.6, 0.42))}
+    alone = {"1": 35700, "2": 18080, "5": 7490, "10": 4020}
+    model = {"alone": alone, "beside": alone, "batches": batches}
+    times, trace = tmp_path / "times.json", tmp_path / "trace.jsonl"
+    times.write_text(json.dumps({"device": "a processor of ten cores", "slots": 10, "models": {"a": model, "b": model}}))
+    capacity = 32 / (batches["10"]["32"] * 1e-6)
+    random, at, lines = Random(3), 0.0, []
+    while at < 6:
+        at += random.expovariate(1.2 * capacity)
+        lines.append(json.dumps({"time_us": round(at * 1e6), "model": random.choice("ab"), "deadline_us": 80000}))
+    trace.write_text("\n".join(lines))
+    found = simulate(trace, "--times", times, "--policy", "vliw", "--noise", "0.1", "--json")["policies"][0]
+    assert found["all"]["in_time"] > 0.6 * capacity * 6, found["all"]
+
+
 def test_overload_is_refused_early_and_nobody_starves(simulate):
     """Far beyond what can be in time, of what is taken nearly all is, and each model has its part."""
     found = simulate("--generate", "poisson", *MIX, "--rate", "12000", "--requests", "30000", "--json")["policies"][0]

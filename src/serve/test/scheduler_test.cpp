@@ -328,6 +328,9 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
           if (taken.count(one.job.key)) continue;
           const double slower = window.slower(flow.tenant, policy);
           const ModelTimes& model = times.models[static_cast<size_t>(flow.model)];
+          const auto of_model = [&](const auto& each) {
+            return each.model == flow.model && each.slots > 0;
+          };
           int largest = 0;
           for (const VariantTime& variant : model.variants)
             largest = std::max(largest, variant.batch);
@@ -345,7 +348,13 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
             if (std::all_of(free.begin(), free.end(),
                             [&](int slots) { return slots < variant.width; }))
               continue;
-            // It gathers, then: for no longer than it may, and nobody else wants the slots.
+            // It follows a run of its model, in time,
+            if (follows(model, policy, window.slots()) &&
+                (one.job.deadline == kNever || decisions.wake < one.job.deadline) &&
+                (std::ranges::any_of(window.running(), of_model) ||
+                 std::ranges::any_of(decisions.starts, of_model)))
+              continue;
+            // or gathers: for no longer than it may, and nobody else wants the slots.
             ASSERT_TRUE(gathers(one.job, flow.model, slower))
                 << "request " << one.job.key << " waits, and there is room for it";
             for (const Flow& other : window.flows())
@@ -1604,6 +1613,34 @@ TEST(Scheduler, BatchesFollowOneAnotherWhereTheySpread) {
   ASSERT_EQ(alike.size(), 2u);
   EXPECT_EQ(alike[0].slots, 1);
   EXPECT_EQ(alike[0].rows, 4);
+}
+
+// Where they do, a batch waits for the run of its model, as long as that leaves it in time: beside
+// it it would have few slots, and keep them from the next one.
+TEST(Scheduler, ABatchWaitsForTheRunOfItsModel) {
+  const Policy policy;
+  const Times times{{{.variants = {{1, 2, 100us, 100us},
+                                   {1, 4, 60us, 60us},
+                                   {4, 2, 200us, 200us},
+                                   {4, 4, 110us, 110us}}}}};
+  const auto second = [&](int machines, Time deadline) {
+    Window window(machines, 4);
+    window.add_tenant(1);
+    window.arrive({.key = 1, .deadline = 10ms}, policy);
+    Decisions made = decide(window, times, 0us, policy);
+    made.starts.at(0).variant = 0, made.starts[0].slots = 2, made.starts[0].predicted = 100us;
+    window.apply(made, policy, 0us);
+    window.arrive({.key = 2, .arrival = 10us, .deadline = deadline}, policy);
+    return decide(window, times, 10us, policy);
+  };
+  const Decisions waits = second(1, 1ms), hurries = second(1, 200us), elsewhere = second(2, 1ms);
+  EXPECT_TRUE(waits.starts.empty());
+  EXPECT_LE(waits.wake, 1ms - 100us - 90us) << "it would be late behind a run that ends later";
+  EXPECT_GT(waits.wake, 10us);
+  ASSERT_EQ(hurries.starts.size(), 1u);
+  EXPECT_EQ(hurries.starts[0].slots, 2);
+  ASSERT_EQ(elsewhere.starts.size(), 1u);
+  EXPECT_EQ(elsewhere.starts[0].machine, 1);
 }
 
 // Requests of one run are late together, and are no more of a surprise than one.
