@@ -107,7 +107,7 @@ int Plan::coming(const Job& job, Time until) const {
 /// batch and the same width.
 bool Plan::is_small(const Item& item, const Programs::One& program, Time start, int rows) const {
   if (!item.added || start <= now_) return false;
-  constexpr double kFarMore = 1.25;
+  constexpr double kFarMore = 1.25;  // chosen
   const auto cost = [&](const Programs::One& one) {
     return static_cast<double>(one.usual.count()) / std::min(one.variant->batch, rows);
   };
@@ -125,8 +125,8 @@ Plan::Place Plan::place(const Item& item, int others, int waiting, bool behind) 
   const int least = item.programs->narrowest;
   for (size_t machine = 0; machine < free_.size(); ++machine) {
     int slots = 0;
-    const Time own = own_end_[machine][static_cast<size_t>(item.job->model)],
-               not_before = behind && own != kNever ? own : now_;
+    const auto own = own_ends_.find({machine, item.job->model});
+    const Time not_before = behind && own != own_ends_.end() ? own->second : now_;
     for (size_t k = 0; k < free_[machine].size(); ++k) {
       slots += free_[machine][k].slots;
       const Time start = std::max({free_[machine][k].at, now_ + item.programs->away, not_before});
@@ -176,16 +176,28 @@ void Plan::take(const Place& place) {
   free.insert(std::ranges::upper_bound(free, again.at, {}, &Free::at), again);
 }
 
+/// Counts a run of a model whose batches follow one another, and tells where the end of the one on
+/// this machine is kept, kNever before the first; null for other models.
+Time* Plan::own_end(size_t machine, int model) {
+  const auto m = static_cast<size_t>(model);
+  if (!follows(times_.models[m], policy_, window_.slots())) return nullptr;
+  ++runs_[m];
+  return &own_ends_.try_emplace({machine, model}, kNever).first->second;
+}
+
 std::vector<Time> Plan::ends_with(const Change& change) {
   free_.resize(static_cast<size_t>(window_.machines()));
+  own_ends_.clear(), runs_.assign(times_.models.size(), 0);
   for (int machine = 0; machine < window_.machines(); ++machine)
     free_[static_cast<size_t>(machine)].assign(
         1, {machine == change.machine ? now_ + change.delay : now_, window_.left(machine)});
   for (const Running& run : window_.running()) {
+    const auto machine = static_cast<size_t>(run.machine);
     Time end = end_of(run, now_, policy_);
     if (run.id == change.run || run.machine == change.machine) end += change.delay;
-    if (const int slots = run.slots + run.beside; slots > 0)
-      free_[static_cast<size_t>(run.machine)].push_back({end, slots});
+    if (const int slots = run.slots + run.beside; slots > 0) free_[machine].push_back({end, slots});
+    if (Time* own = run.slots > 0 ? own_end(machine, run.model) : nullptr)
+      *own = std::min(*own, end);
   }
   for (auto& each : free_) std::ranges::sort(each.begin() + 1, each.end(), {}, &Free::at);
   const size_t count = items_.size();
@@ -204,20 +216,8 @@ std::vector<Time> Plan::ends_with(const Change& change) {
     order.insert(at, {&added, count});
     ++left[static_cast<size_t>(change.added->model)];
   }
-  std::vector<int> runs(left.size());  // launches of a model that run, or have a place
-  own_end_.assign(free_.size(), std::vector<Time>(left.size(), kNever));
-  const auto own_end_of = [&](size_t machine, int model) -> Time* {
-    const auto m = static_cast<size_t>(model);
-    if (!follows(times_.models[m], policy_, window_.slots())) return nullptr;
-    ++runs[m];
-    return &own_end_[machine][m];
-  };
-  for (const Running& run : window_.running())
-    if (run.slots > 0)
-      if (Time* own = own_end_of(static_cast<size_t>(run.machine), run.model))
-        *own = std::min(*own, end_of(run, now_, policy_));
   const auto launches_of = [&](size_t m) {
-    return left[m] == 0 || runs[m] >= window_.machines()
+    return left[m] == 0 || runs_[m] >= window_.machines()
                ? 0
                : launches(times_.models[m], policy_, left[m]);
   };
@@ -232,13 +232,12 @@ std::vector<Time> Plan::ends_with(const Change& change) {
     claims -= launches_of(m);
     const int own = beside_own(*item->programs->model, policy_, left[m], window_.slots());
     Place found = place(*item, claims + own, left[m], true);
-    if (found.late && runs[m] > 0) found = place(*item, claims + own, left[m], false);
+    if (found.late && runs_[m] > 0) found = place(*item, claims + own, left[m], false);
     ends[to] = found.end;
     --left[m];
     if (found.program && !(found.late && policy_.drop == Drop::kHopeless)) {
       take(found);
-      if (Time* own = own_end_of(found.machine, item->job->model))
-        *own = *own == kNever ? found.end : std::max(*own, found.end);
+      if (Time* own = own_end(found.machine, item->job->model)) *own = found.end;
       const int batch = joins(policy_) ? found.program->variant->batch : 1;
       int rows = item->job->rows;
       for (size_t other = k + 1; other < order.size() && rows < batch; ++other) {

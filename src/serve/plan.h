@@ -57,8 +57,8 @@ class Plan {
     const Job* job = nullptr;
     Time due{0};
     const Programs* programs = nullptr;
-    double slower = 1;  // than predicted, of late
-    bool added = false;
+    double slower = 1;   // than predicted, of late
+    bool added = false;  // by a Change
   };
   struct Free {
     Time at{0};
@@ -83,6 +83,7 @@ class Plan {
   int coming(const Job& job, Time until) const;
   bool is_small(const Item& item, const Programs::One& program, Time start, int rows) const;
   void take(const Place& place);
+  Time* own_end(size_t machine, int model);
   bool is_late(const Item& item, Time end, bool cautious) const;
   const std::vector<Time>& as_it_is();
 
@@ -95,9 +96,10 @@ class Plan {
   std::vector<Item> items_;
   bool all_ = true;  // that waits is in items_
   std::vector<Time> as_it_is_, changed_;
-  const Job* added_ = nullptr;              // with which, and no other change, changed_ is
-  std::vector<std::vector<Free>> free_;     // by machine, while a plan is made: sorted
-  std::vector<std::vector<Time>> own_end_;  // by machine, model: of the run that is followed
+  const Job* added_ = nullptr;                       // with which, and no other change, changed_ is
+  std::vector<std::vector<Free>> free_;              // by machine, while a plan is made: sorted
+  std::map<std::pair<size_t, int>, Time> own_ends_;  // by machine and model: own_end()
+  std::vector<int> runs_;  // by model whose batches follow one another: that run, or have a place
 };
 
 }  // namespace obelisk::serve

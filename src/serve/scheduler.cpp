@@ -238,6 +238,10 @@ class Deciding {
         left_[static_cast<size_t>(m)] = window_.waiting_of(m);
     for (const GiveUp& given : made_.given_up)
       if (model(given.job.model).away == Time(0)) --left_[static_cast<size_t>(given.job.model)];
+    runs_.assign(left_.size(), 0);
+    for (const Running& run : window_.running())
+      runs_[static_cast<size_t>(run.model)] += run.slots > 0;
+    for (size_t m = 0; m < left_.size(); ++m) claims_ += launches_of(m);
     if (policy_.foresee)
       for (size_t m = 0; m < left_.size(); ++m)
         if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever)
@@ -407,8 +411,7 @@ class Deciding {
     start.borrows = variant_of(start).width;
     start.jobs.push_back(head(f)), start.rows = head(f).rows;
     ++flows_[f].next;
-    take(start);
-    begin(std::move(start));
+    start_now(std::move(start));
   }
 
   /// Slots that are or become free, `width` of those of the first `count` ends.
@@ -490,8 +493,7 @@ class Deciding {
         if (other.slack != kNever) other.slack -= delay;
       }
     fill += variant.width;
-    take(start);
-    begin(std::move(start));
+    start_now(std::move(start));
     return true;
   }
 
@@ -566,7 +568,7 @@ class Deciding {
     const auto m = static_cast<size_t>(window_.flows()[f].model);
     // Flows that gather have their slots already; two of one model may be one launch.
     const int free = free_[static_cast<size_t>(machine)],
-              others = std::max(claims() - launches_of(m) - gathering_, 0) +
+              others = std::max(claims_ - launches_of(m) - gathering_, 0) +
                        beside_own(timed, policy_, left_[m], window_.slots());
     const int share = policy_.narrow ? free / (1 + others + coming(f)) : window_.slots(),
               least = narrowest(timed);
@@ -628,21 +630,23 @@ class Deciding {
     start.jobs.push_back(head(f)), start.rows = head(f).rows;
     ++flows_[f].next;
     if (policy_.batches) join(start, variant.batch, now_ + time);
-    take(start);
-    begin(std::move(start));
+    start_now(std::move(start));
     return true;
   }
 
   /// The requests of a start wait no more, and its tenants have had its slots.
-  void take(const Start& start) {
+  void start_now(Start start) {
     const auto m = static_cast<size_t>(start.model);
-    left_[m] -= static_cast<int>(start.jobs.size());
+    claims_ -= launches_of(m);
+    left_[m] -= static_cast<int>(start.jobs.size()), runs_[m] += start.slots > 0;
+    claims_ += launches_of(m);
     for (const Job& job : start.jobs)
       used_[static_cast<size_t>(job.tenant)] +=
           slot_time(start, job) / window_.tenants()[static_cast<size_t>(job.tenant)].weight;
+    begin(std::move(start));
   }
 
-  /// f(end, slots) of each run of a model that has slots, just started ones among them.
+  /// f(machine, end, slots) of each run of a model that has slots, just started ones among them.
   template <typename F>
   void each_run_of(size_t m, F&& f) const {
     for (const Running& run : window_.running())
@@ -653,19 +657,18 @@ class Deciding {
         f(start.machine, now_ + start.predicted, start.slots);
   }
 
-  /// Whether batches of a model follow those that run, one on each machine.
-  bool has_its_runs(size_t m) const {
-    int runs = 0;
-    each_run_of(m, [&](int, Time, int) { ++runs; });
-    return runs >= window_.machines() && follows(times_.models[m], policy_, window_.slots());
+  /// Whether a model's batches follow one another and each machine runs one: the next one wants no
+  /// slots beside them.
+  bool follows_runs(size_t m) const {
+    return runs_[m] >= window_.machines() && follows(times_.models[m], policy_, window_.slots());
   }
 
-  /// Whether a flow's head waits for its model's run on the machine that ends first: all that wait
-  /// are in time in a batch behind it, also where it takes a quarter longer. Beside it they would
-  /// get what slots are left, and keep them from being joined again.
+  /// Whether a flow's head waits for the first run of its model on this machine to end: it does
+  /// while a batch of all that wait would still be in time behind it, even if the run takes a
+  /// quarter longer. Started now it would get the few slots that are left, and so would the next.
   bool waits_for_own(size_t f, size_t m, int machine) {
     const ModelTimes& timed = times_.models[m];
-    if (!follows(timed, policy_, window_.slots())) return false;
+    if (runs_[m] == 0 || !follows(timed, policy_, window_.slots())) return false;
     Time end = kNever;
     int width = 0;
     each_run_of(m, [&](int of, Time at, int slots) {
@@ -687,13 +690,7 @@ class Deciding {
 
   /// Launches of a model's requests that nobody took yet, and that want slots beside what runs.
   int launches_of(size_t m) const {
-    return left_[m] == 0 || has_its_runs(m) ? 0 : launches(times_.models[m], policy_, left_[m]);
-  }
-
-  int claims() const {
-    int sum = 0;
-    for (size_t m = 0; m < left_.size(); ++m) sum += launches_of(m);
-    return sum;
+    return left_[m] == 0 || follows_runs(m) ? 0 : launches(times_.models[m], policy_, left_[m]);
   }
 
   /// Launches of requests that are likely to come while a program of this one runs, by how often
@@ -705,7 +702,7 @@ class Deciding {
     double likely = 0;
     for (const auto& [number, rate, together] : rates_) {
       const double requests = runs * rate;
-      if (together > 1 && has_its_runs(static_cast<size_t>(number))) continue;
+      if (together > 1 && follows_runs(static_cast<size_t>(number))) continue;
       if (together > 1 && number == window_.flows()[f].model)
         likely +=
             follows(model_of(f), policy_, window_.slots()) ? 0 : std::floor(requests / together);
@@ -926,6 +923,8 @@ class Deciding {
   };  // from then on; slots that are free beside it
   std::vector<Reserved> reserved_;  // by machine; kNever: none
   std::vector<int> left_;           // by model: requests that nobody took yet
+  std::vector<int> runs_;           // by model: that have slots, just started ones among them
+  int claims_ = 0;                  // launches of all models
   struct Rate {
     int model;
     double requests;  // a nanosecond that are likely to come

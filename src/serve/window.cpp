@@ -226,7 +226,8 @@ void Window::finish(uint64_t run, Time took, const Policy& policy, Time waited) 
   }
   if (const auto model = static_cast<size_t>(at->model); !at->deadlines.empty()) {
     if (together_.size() <= model) together_.resize(model + 1, 1);
-    together_[model] += (static_cast<double>(at->deadlines.size()) - together_[model]) / 16;
+    constexpr double kNew = 1.0 / 16;  // chosen
+    together_[model] += kNew * (static_cast<double>(at->deadlines.size()) - together_[model]);
   }
   for (const Time deadline : at->deadlines) judge(at->model, end <= deadline, policy);
   running_.erase(at);

@@ -1487,40 +1487,55 @@ TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {
   EXPECT_TRUE(behind(211us).taken);
 }
 
+/// Of requests of one model that wait together: when each ends by a plan, as the one that comes
+/// last, and when it does as the scheduler decides, where runs take what is predicted.
+struct Ends {
+  std::map<uint64_t, Time> planned, ended;
+  int shared = 0;  // launches of several
+};
+Ends ends_of(const Times& times, int slots, const std::vector<Time>& deadlines) {
+  Policy policy;
+  policy.promise = 0, policy.overlap = 0, policy.margin = 1, policy.foresee = policy.hold = false;
+  Ends ends;
+  Window window(1, slots);
+  window.add_tenant(1);
+  const auto job = [&](size_t k) { return Job{.key = k + 1, .deadline = deadlines[k]}; };
+  for (size_t last = 0; last < deadlines.size(); ++last) {
+    Window others(1, slots);
+    others.add_tenant(1);
+    for (size_t k = 0; k < deadlines.size(); ++k)
+      if (k != last) others.arrive(job(k), policy);
+    const Job added = job(last);
+    ends.planned[added.key] = Plan(others, times, 0us, policy).end_of_added({.added = &added});
+    window.arrive(added, policy);
+  }
+  for (Time now{0}; ends.ended.size() < deadlines.size();) {
+    const Decisions made = decide(window, times, now, policy);
+    EXPECT_TRUE(made.given_up.empty());
+    EXPECT_FALSE(made.starts.empty());
+    if (made.starts.empty()) break;
+    uint64_t run = window.apply(made, policy, now);
+    now += made.starts[0].predicted;  // of one model, and one batch where several start
+    for (const Start& start : made.starts) {
+      for (const Job& each : start.jobs) ends.ended[each.key] = now;
+      ends.shared += start.jobs.size() > 1;
+      window.finish(run++, start.predicted, policy);
+    }
+  }
+  return ends;
+}
+
 // What a plan says of each request that waits is when it ends, if nothing else comes.
 TEST(Plan, EndsAreThoseThatTheSchedulerComesTo) {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     const int slots = pick(random, 1, 4), count = pick(random, 1, 24);
     const Time takes(pick(random, 50, 500) * 1000);
-    const Times times{{{.variants = {{1, 1, takes, takes}}}}};
-    Policy policy;
-    policy.promise = 0, policy.overlap = 0, policy.margin = 1;
-    Window window(1, slots);
-    window.add_tenant(1);
-    std::vector<Job> jobs;
+    std::vector<Time> deadlines;
     for (int k = 0; k < count; ++k)
-      jobs.push_back({.key = static_cast<uint64_t>(k) + 1,
-                      .deadline = takes * (count + 1) + Time(pick(random, 0, 1000))});
-    std::map<uint64_t, Time> planned, ended;
-    for (const Job& last : jobs) {  // each as the one that comes last
-      Window others(1, slots);
-      others.add_tenant(1);
-      for (const Job& job : jobs)
-        if (job.key != last.key) others.arrive(job, policy);
-      planned[last.key] = Plan(others, times, 0us, policy).end_of_added({.added = &last});
-      window.arrive(last, policy);
-    }
-    for (Time now{0}; ended.size() < jobs.size(); now += takes) {
-      const Decisions made = decide(window, times, now, policy);
-      ASSERT_TRUE(made.given_up.empty());
-      uint64_t run = window.apply(made, policy, now);
-      for (const Start& start : made.starts) {
-        for (const Job& job : start.jobs) ended[job.key] = now + takes;
-        window.finish(run++, takes, policy);
-      }
-    }
-    EXPECT_EQ(planned, ended) << "seed " << seed;
+      deadlines.push_back(takes * (count + 1) + Time(pick(random, 0, 1000)));
+    const Ends ends = ends_of({{{.variants = {{1, 1, takes, takes}}}}}, slots, deadlines);
+    EXPECT_EQ(ends.planned, ends.ended) << "seed " << seed;
   }
 }
 
@@ -1531,45 +1546,18 @@ TEST(Plan, EndsOfBatchesAreThoseThatTheSchedulerComesTo) {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     const int slots = pick(random, 1, 3), count = pick(random, 1, 24);
-    Times times;
-    Time longest{0};
-    ModelTimes& model = times.models.emplace_back();
     const int begin = pick(random, 50, 500), row = pick(random, 5, 50);
+    ModelTimes model;
     for (int batch = 1; batch <= 8; batch *= 2) {
       const Time takes = 1us * (begin + row * batch);
       model.variants.push_back({batch, slots, takes, takes});
-      longest = std::max(longest, takes);
     }
-    Policy policy;
-    policy.promise = 0, policy.overlap = 0, policy.margin = 1, policy.foresee = policy.hold = false;
-    Window window(1, slots);
-    window.add_tenant(1);
-    std::vector<Job> jobs;
+    std::vector<Time> deadlines;
     for (int k = 0; k < count; ++k)
-      jobs.push_back({.key = static_cast<uint64_t>(k) + 1,
-                      .deadline = longest * (count + 1) + Time(pick(random, 0, 1000))});
-    std::map<uint64_t, Time> planned, ended;
-    for (const Job& last : jobs) {
-      Window others(1, slots);
-      others.add_tenant(1);
-      for (const Job& job : jobs)
-        if (job.key != last.key) others.arrive(job, policy);
-      planned[last.key] = Plan(others, times, 0us, policy).end_of_added({.added = &last});
-      window.arrive(last, policy);
-    }
-    uint64_t run = 0;
-    for (Time now{0}; ended.size() < jobs.size();) {
-      const Decisions made = decide(window, times, now, policy);
-      ASSERT_TRUE(made.given_up.empty());
-      ASSERT_EQ(made.starts.size(), 1u);
-      run = window.apply(made, policy, now);
-      const Time takes = made.starts[0].predicted;
-      for (const Job& job : made.starts[0].jobs) ended[job.key] = now + takes;
-      shared += made.starts[0].jobs.size() > 1;
-      window.finish(run, takes, policy);
-      now += takes;
-    }
-    EXPECT_EQ(planned, ended) << "seed " << seed;
+      deadlines.push_back(model.variants.back().alone * (count + 1) + Time(pick(random, 0, 1000)));
+    const Ends ends = ends_of({{model}}, slots, deadlines);
+    EXPECT_EQ(ends.planned, ends.ended) << "seed " << seed;
+    shared += ends.shared;
   }
   EXPECT_GT(shared, 300);
 }

@@ -460,7 +460,7 @@ OBK_FUNCTION(atanh, atanhf, atanh) static inline float sigmoid_of(float a) {
   return a < 0.0f ? e * y : y; /* NaN takes the second */
 }
 /* 1 + erf(a), of which GELU is made: erfc(|a|) is 2 to the power of a polynomial in |a|, fitted to
- * 5e-6 of erfc for |a| up to 4.3, where it is 1e-9; behind, it goes on falling. No branch, and one
+ * 5e-6 of erfc for |a| up to 4.3, where it is 1e-9; beyond, it keeps falling. No branch, and one
  * function of the special units; for results of 16 bits it is enough: they are rounded a hundred
  * times as coarsely. */
 static inline float one_plus_erf(float a) {
