@@ -20,8 +20,8 @@ inline constexpr int64_t kFewestRows = 49, kMostRows = 64;
 
 /// Rows of GEMMs with a pipelined kernel (pipelined_gemm.cuh). With more rows the kernel is a grid
 /// of tiles, two on each worker, so that one's epilogue overlaps the other's main loop
-/// (h200_networks.json, bert_b8), or a pipelined one of tall tiles, whose sums are one chain over k
-/// as a grid's are.
+/// (h200_networks.json, bert_b8), or a pipelined one: of tall tiles, whose sums are one chain over
+/// k as a grid's are, or of a long k and with a tile a CTA of those of 64 rows.
 namespace pipelined_bounds {
 inline constexpr int64_t kFewestRows = 33, kMostRows = 511;
 inline constexpr int64_t kTileRows = 64, kTallRows = 128;
@@ -35,6 +35,9 @@ inline constexpr double kF32ListedOver = 2.2;
 inline constexpr int64_t kFewestTallInTurn = 256;
 // With one chain, of any number of rows: of a shorter k they were not measured.
 inline constexpr int64_t kShallowestTall = 512;
+// With a tile a CTA of up to 64 rows, of more than kMostRows: of k = 768 they were no quicker than
+// tall ones, of 1024 and more up to a quarter (h200_tuned_tiles.json, of_many_rows).
+inline constexpr int64_t kShallowestLowOfMany = 1024;
 inline constexpr int64_t kShortestPartOfWords = 192;  // k of a part in f32: not measured below
 inline constexpr int64_t kClusterColumns = 112;       // of a tile that a cluster computes
 inline constexpr int64_t kBoxBytes = 128;             // that come at once of a row of such a B

@@ -62,7 +62,7 @@ inline constexpr Costs kCosts = {
     .phase = 2500,              // h200_networks.json, exposed_us_per_phase, bert_b1
     .pipelined_begin = 1600,    // not on record: fit
     .grid_begin = 1700,         // not on record: fit to ResNet-50 of batch 8
-    .split_k_exchange = 600,    // not measured: estimate
+    .split_k_exchange = 2000,   // h200_tall_gemm.json, erf, 128 x 96 of k = 3072: fit
     .gemm_task = 300,           // not measured: estimate
     .graph_node = 1600,         // gpu_dispatch.json, dispatch: fit to towers_b1
     .graph_edge = 12,           // gpu_dispatch.json, dispatch: fit to towers_b1
@@ -170,6 +170,9 @@ struct GemmStreamed {
 struct GemmPipelined {
   static constexpr double kBytes =
       90;  // a ns from the second-level cache: h200_multicast.json, again
+  // The same where a CTA has one tile and all CTAs of a GPC few of the weights: fit to products of
+  // 512 to 1024 rows and k of 1024 to 4096, h200_tuned_tiles.json, of_many_rows.
+  static constexpr double kBytesOfMany = 125;
   static constexpr double kFlops =
       2700;  // multiply-adds a ns: three quarters of the peak; estimate
   // The same of a tall tile, whose warpgroups share what a stage has of B; its beginning and end;

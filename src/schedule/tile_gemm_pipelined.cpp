@@ -121,7 +121,11 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
        {Kind{kLowRows, 1}, Kind{kTileRows, 4}, Kind{kTallRows, 4}, Kind{kTallRows, 1}}) {
     const bool is_tall = high == kTallRows;
     if (words ? is_tall && chains == 4 : high == kLowRows) continue;
-    if (is_tall ? !tall || shape.span <= kTileRows : shape.span > kMostRows && !words) continue;
+    const bool low_of_many = !is_tall && !words && shape.span > kMostRows;
+    if (is_tall ? !tall || shape.span <= kTileRows
+                : low_of_many && (shape.k < kShallowestLowOfMany || shape.activations ||
+                                  shape.b_count != 1 || shape.split_k != 1))
+      continue;
     if (is_tall && chains == 4 && shape.span > kMostRows) continue;
     if (is_tall && chains == 1 && shape.k < kShallowestTall && !shape.activations && !words)
       continue;
@@ -143,6 +147,7 @@ PipelinedCut quickest_pipelined(const PipelinedShape& shape, const machine::Mach
         continue;
       tile.columns = std::min(columns, n) * shape.b_count;
       const int64_t across = (n + columns - 1) / columns, count = shape.matrices * each * across;
+      if (low_of_many && count > at_once) continue;
       if (shape.activations || words)
         tile.a_readers = across, tile.brought = round_up(tile.columns, shape.b_together),
         tile.in_turn = count > at_once;

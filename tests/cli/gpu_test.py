@@ -387,20 +387,22 @@ def test_a_long_k_has_as_many_parts_as_leave_workers_tiles(obelisk, tmp_path):
         helper.make_node("MatMul", ["a", "w"], ["y"]),
         helper.make_node("Softmax", ["y"], ["z"]),
     ]
-    ports = [{"x": (TensorProto.FLOAT, ["rows", 3072])}, {"z": (TensorProto.FLOAT, ["rows", 192])}]
-    save(tmp_path / "long.onnx", nodes, *ports, {"w": random(3072, 192)})
+    for name, depth, columns in (("long", 3072, 192), ("narrow", 8192, 32)):
+        ports = [{"x": (TensorProto.FLOAT, ["rows", depth])}, {"z": (TensorProto.FLOAT, ["rows", columns])}]
+        save(tmp_path / f"{name}.onnx", nodes, *ports, {"w": random(depth, columns)})
 
-    def parts(rows, *flags):
+    def parts(rows, *flags, model="long.onnx"):
         words = ["--shape", f"rows={rows}", "--target", "sm_90a", "--precision", "fp16"]
         words += ["--granularity", "stitch", "--to", "split_products", *flags]
-        text = obelisk("compile", "long.onnx", *words, code=0).out
+        text = obelisk("compile", model, *words, code=0).out
         return max([1, text.count("Slice("), *map(int, re.findall(r"parts = (\d+)", text))])
 
     for rows in (40, 200):  # by columns and workers, not by rows
         assert [parts(rows, f"--sms={sms}") for sms in (132, 16, 8, 4)] == [4, 4, 2, 1], rows
-    # Of many rows as many as gangs compute at once.
-    assert parts(600) == 4
-    assert parts(600, "--disable", "tall_gemm") == parts(60000) == 1
+    # Of many rows where tiles of 64 rows, one a worker, are not quicker.
+    assert parts(600) == parts(60000) == 1
+    assert parts(600, model="narrow.onnx") == 4
+    assert parts(600, "--disable", "tall_gemm", model="narrow.onnx") == 1
 
 
 def test_few_rows_are_dataflow_in_one_kernel(obelisk, tmp_path, nvrtc):

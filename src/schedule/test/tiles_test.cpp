@@ -650,8 +650,8 @@ TEST(Tiles, PipelinedGemmsCostTheirBytes) {
   EXPECT_GT(tiles.nanos(tile), weights);
 }
 
-// Of 512 rows and more: in one chain over k instead of a grid; of a long k in parts, where gangs of
-// all of them run at once.
+// Of 512 rows and more: in one chain over k instead of a grid; of a long k tiles of 64 rows, one a
+// worker, or of few columns parts of k, where gangs of all of them run at once.
 TEST(Tiles, TallOnesOfManyRows) {
   const Work work = product_of(1024, 2304, 768, 132);
   ASSERT_TRUE(work.pipelined());
@@ -666,8 +666,20 @@ TEST(Tiles, TallOnesOfManyRows) {
   const auto parts = [&](int64_t rows, int64_t columns, int64_t k, const machine::Strategy& by) {
     return tall_split_k(device, by, kObkF16, rows, columns, k);
   };
-  EXPECT_EQ(parts(1024, 768, 3072, strategy), 2);  // 8 x 8 tiles
-  EXPECT_EQ(parts(1024, 768, 3072, without), 1);
+  EXPECT_EQ(parts(1024, 768, 3072, strategy), 1);
+  const Work low = product_of(1024, 768, 3072, 132);
+  ASSERT_TRUE(low.pipelined());
+  EXPECT_FALSE(low.pipelined()->tall);
+  EXPECT_EQ(low.pipelined()->parts, 1);
+  EXPECT_EQ(low.tile_rows, 64);
+  EXPECT_EQ(low.tile_columns, 96);  // 16 x 8 tiles
+  for (const auto& [rows, k] : {std::pair{1024, 768}, std::pair{4096, 3072}}) {
+    const Work high = product_of(rows, 768, k, 132);  // a shorter k; more tiles than workers
+    ASSERT_TRUE(high.pipelined());
+    EXPECT_TRUE(high.pipelined()->tall);
+  }
+  EXPECT_EQ(parts(512, 32, 8192, strategy), 4);  // 4 x 2 tiles
+  EXPECT_EQ(parts(512, 32, 8192, without), 1);
   EXPECT_EQ(parts(1024, 768, 768, strategy), 1);
   EXPECT_EQ(parts(1024, 3072, 3072, strategy), 1);
   EXPECT_EQ(parts(4096, 768, 3072, strategy), 1);

@@ -280,7 +280,8 @@ double cuda_pipelined_gemm_nanos(const PipelinedGemmTile& t) {
   const bool activations = t.a_readers > 0;
   const double from_memory =
       b / static_cast<double>(t.readers) + (activations ? a / static_cast<double>(t.a_readers) : 0);
-  const double bytes = (a + b) / Tile::kBytes,
+  const bool low_of_many = !tall && t.rows * t.readers > pipelined_bounds::kMostRows;
+  const double bytes = (a + b) / (low_of_many ? Tile::kBytesOfMany : Tile::kBytes),
                memory = t.memory_bytes > 0 ? from_memory / t.memory_bytes : 0,
                products = (tall ? 128 : 64) * columns * depth;  // multiply-adds
   const auto nanos = [&](double flops, double begin, double column) {

@@ -81,7 +81,7 @@
 
 namespace obk {
 
-/* Rectangles are numbered one below another: those with the same weights run side by side. */
+/* Rectangles are numbered one below another, those with the same weights in sequence. */
 template <class N>
 struct PipelinedGemmTask {
   int32_t r0, r1, c0, c1;
@@ -115,8 +115,14 @@ struct PipelinedGemmCluster {
     return (int)(blockIdx.x % (N::split_k * N::share)) / N::share;
   }
   static __device__ __forceinline__ int sharer() { return (int)blockIdx.x % N::share; }
+  /* Where each CTA of a matrix has one tile, clusters that follow one another have the same rows
+   * and other columns. Clusters go to GPCs in turn, so each GPC reads few of the weights, and its
+   * reads of them are coalesced. */
   static __device__ __forceinline__ int first_tile() {
-    return (int)(blockIdx.x / (N::split_k * N::share)) * N::share + sharer();
+    const int cluster = (int)(blockIdx.x / (N::split_k * N::share));
+    if (N::single && N::tasks == N::across * N::each)
+      return cluster % N::across * N::each + cluster / N::across * N::share + sharer();
+    return cluster * N::share + sharer();
   }
   static __device__ __forceinline__ int rank_of(int part, int sharer) {
     return part * N::share + sharer;
