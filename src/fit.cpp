@@ -135,7 +135,7 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
       return gemm.statistics->pays(static_cast<int32_t>(type), rows, columns, depth,
                                    strategy.own_kernels) &&
              (rows < stitch::kMostPipelinedRows ||
-              schedule::one_round_of_tall_tiles(type, rows, columns, depth, machine, strategy)) &&
+              schedule::one_round_of_tiles(type, rows, columns, depth, machine, strategy)) &&
              parts(type, rows, columns, depth) == 1;
     };
     asked.in_planes = [whole = asked.product_stays_whole, parts](DType type, int64_t rows,

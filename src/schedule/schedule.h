@@ -54,17 +54,18 @@ std::vector<Need> kernel_needs(const stitch::Plan& plan, const TaskGraph& tasks,
 double strided_columns_nanos(const machine::Machine& machine, DType type, int64_t rows,
                              int64_t columns);
 
-/// In how many parts of k a GEMM of more rows than kMostPipelinedRows is computed: as many as gangs
-/// compute quickest by tall tiles, all at once, its epilogue with it; else 1.
+/// In how many parts of k a GEMM of kMostPipelinedRows rows or more is computed: as many as gangs
+/// compute quickest by tall tiles, all at once, its epilogue with it, where that is predicted to be
+/// quicker than all of k in a tile; else 1.
 int64_t tall_split_k(const machine::Machine& machine, const machine::Strategy& strategy,
                      int32_t type, int64_t rows, int64_t columns, int64_t depth);
 
 /// Whether a GEMM of 16-bit numbers by constant weights, of kMostPipelinedRows rows or more, is
-/// predicted to be quickest in tall tiles, and each worker computes one of them. A norm before it
-/// is then computed by its tiles; where workers computed several, BERT-base of batch 16 and 32 was
-/// slower so (h200_tall_gemm.json, norms).
-bool one_round_of_tall_tiles(DType type, int64_t rows, int64_t columns, int64_t depth,
-                             const machine::Machine& machine, const machine::Strategy& strategy);
+/// predicted to be quickest as a pipelined GEMM, of which each worker computes one tile. A norm
+/// before it is then computed by its tiles; where workers computed several, BERT-base of batch 16
+/// and 32 was slower so (h200_tall_gemm.json, norms).
+bool one_round_of_tiles(DType type, int64_t rows, int64_t columns, int64_t depth,
+                        const machine::Machine& machine, const machine::Strategy& strategy);
 
 /// How many groups a grouped convolution should have if groups may be merged (block-diagonal
 /// weights): its own number, unless fewer are predicted to be clearly quicker.

@@ -338,8 +338,8 @@ bool dual_gemm_pays(DType type, int64_t rows, int64_t columns, int64_t depth,
   return two >= machine::thresholds::kWorthSplitting * dual;
 }
 
-bool one_round_of_tall_tiles(DType type, int64_t rows, int64_t columns, int64_t depth,
-                             const machine::Machine& machine, const machine::Strategy& strategy) {
+bool one_round_of_tiles(DType type, int64_t rows, int64_t columns, int64_t depth,
+                        const machine::Machine& machine, const machine::Strategy& strategy) {
   const kernels::TileLibrary& tiles = kernels::tile_library(machine);
   if (!strategy.own_kernels || !takes_async_mma(machine, strategy) || !tiles.gemm.pipelined ||
       !is_half(type) || rows < stitch::kMostPipelinedRows)

@@ -685,7 +685,7 @@ TEST(Tiles, TallOnesOfManyRows) {
   EXPECT_EQ(parts(4096, 768, 3072, strategy), 1);
   const auto one_round = [&](DType type, int64_t rows, int64_t columns, int64_t depth,
                              const machine::Strategy& by) {
-    return one_round_of_tall_tiles(type, rows, columns, depth, device, by);
+    return one_round_of_tiles(type, rows, columns, depth, device, by);
   };
   EXPECT_TRUE(one_round(DType::f16, 1024, 3072, 768, strategy));
   EXPECT_TRUE(one_round(DType::bf16, 512, 3072, 768, strategy));

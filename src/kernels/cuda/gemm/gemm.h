@@ -57,7 +57,7 @@ int64_t cuda_streamed_gemm_scratch_bytes(int32_t type, int64_t rows, int64_t col
 /// Whether a product's tile gives the statistics of its rows of A (statistics.cuh) for less than a
 /// norm's phase: pipelined GEMMs, which join partial statistics while their first stage comes. Not
 /// in one kernel for all, whose tiles would wait for them first. Of 512 rows and more the schedule
-/// says whether it is such a GEMM (one_round_of_tall_tiles).
+/// says whether it is such a GEMM (one_round_of_tiles).
 bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t n, int64_t k, bool own_kernel);
 
 /// Bytes of shared memory of a tile of these rows and columns that takes its weights page by page,
