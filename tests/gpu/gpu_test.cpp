@@ -511,6 +511,12 @@ TEST_P(PipelinedGemm, ReadAnInput) {
                    GetParam(), {24, 50, 197}, 1, 1);
 }
 
+// Of 512 rows and more and a long k, where each CTA has one tile, they have those of fewer rows.
+TEST_P(PipelinedGemm, OfManyRowsAndALongK) {
+  expect_pipelined([](DType type, int64_t rows) { return one_product(type, rows, 1088, 320); },
+                   GetParam(), {200, 520, 1000}, 1, 1);
+}
+
 // So have those of a long k, whose parts a cluster computes: one round of clusters, several, a last
 // tile of few rows, one of few columns.
 TEST_P(PipelinedGemm, ClustersAddPartsInOrder) {
@@ -1273,7 +1279,7 @@ TEST_P(TallGemm, NormsGoThroughProducts) {
   expect_tall(folded_norm(type, 128, 768, 3072, true), type, 33, 1, 4, 1);
   expect_tall(folded_norm(type, 384, 768, 1536, false), type, 16, 3, 0, 1);
   expect_tall(folded_norm(type, 600, 768, 1536, true), type, 132, 2, 1, 1);
-  expect_tall(folded_norm(type, 520, 768, 2304, false), type, 132, 3, 1, 1);
+  expect_tall(folded_norm(type, 520, 768, 2304, false), type, 132, 2, 1, 1);  // one of a long k
 }
 
 // 512 rows and more: one chain over k, or over a part of it.

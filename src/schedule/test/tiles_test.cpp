@@ -667,6 +667,11 @@ TEST(Tiles, TallOnesOfManyRows) {
     return tall_split_k(device, by, kObkF16, rows, columns, k);
   };
   EXPECT_EQ(parts(1024, 768, 3072, strategy), 1);
+  for (const int64_t rows : {520, 1000}) {  // as the GPU's test has them
+    const Work work = product_of(rows, 320, 1088, 132);
+    ASSERT_TRUE(work.pipelined());
+    EXPECT_FALSE(work.pipelined()->tall);
+  }
   const Work low = product_of(1024, 768, 3072, 132);
   ASSERT_TRUE(low.pipelined());
   EXPECT_FALSE(low.pipelined()->tall);
